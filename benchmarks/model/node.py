@@ -143,14 +143,12 @@ class Notifier:
 
     def notify(self, nodes: Iterable[Any], version: int, change: bytes = b"") -> None:
         cluster = self._node.cluster
-        for target in nodes:
-            if target.node == self._node.id:
-                continue
+        receivers = [cluster.by_id[target.node].notifier for target in nodes if target.node != self._node.id]
+        for receiver in receivers:
             delay = self._node.meter.take(self._fabric.sending) + self._fabric.latency
-            receiver = cluster.by_id[target.node]
             cluster.messages += 1
-            self._clock.after(delay, partial(receiver.notifier.receive, version, change), receiver.process)
-            self._node.meter.resume()
+            self._clock.after(delay, partial(receiver.receive, version, change), receiver._node.process)
+            self._node.meter.resume()  # the time of a message is a parameter
         self._node.pause_for_work()
 
     def receive(self, version: int, change: bytes) -> None:

@@ -74,11 +74,19 @@ def encode(value: Any) -> Any:
 
 
 def _encoded_row(value: Any) -> list[Any]:
-    fields = dataclasses.fields(value)
-    items = [encode(getattr(value, f.name)) for f in fields]
-    while items and items[-1] == fields[len(items) - 1].default:
+    defaults = _defaults(type(value))  # type: ignore[arg-type]  # a class is hashable
+    items = [encode(getattr(value, name)) for name in defaults]
+    for default in reversed(defaults.values()):
+        if items[-1] != default:
+            break
         items.pop()
     return items
+
+
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    """Return the default of each field of a dataclass, in the order of the fields; MISSING for a field without one."""
+    return {field.name: field.default for field in dataclasses.fields(kind)}
 
 
 def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False) -> T:

@@ -188,7 +188,8 @@ def _running(state: State, view: View) -> Decision:
 
 def _done(state: State, view: View) -> set[str]:
     """Return the members of the round whose workers have all succeeded. Their records stay if the nodes end or die."""
-    return {p.node for p in state.participants if _has_state(view, p.node, NodeState.SUCCEEDED, state.round)}
+    members = (seen.member for seen in view.nodes.values())
+    return {m.node for m in members if m and _is_in(m, NodeState.SUCCEEDED, state.round) and m.node in state.ranks}
 
 
 def _finished(state: State, view: View) -> set[str]:
@@ -215,7 +216,7 @@ def _forced_end(state: State, view: View) -> tuple[Cause, str, float, str] | Non
         first = failures[0]
         return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}", 0.0, ""
     for p in state.participants:
-        if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):
+        if _is_in(view.nodes[p.node].member, NodeState.SUCCEEDED, state.round):
             continue  # its record stays if the node ends or dies
         member = view.nodes[p.node].member
         if member is not None and member.node_state is NodeState.LEFT:
@@ -249,7 +250,7 @@ def _newcomer(state: State, view: View) -> str | None:
     """Return which node joins, with the others that are ready, or has more workers than places; None if none does."""
     for p in state.participants:
         member = view.nodes[p.node].member
-        if _has_state(view, p.node, NodeState.RUNNING, state.round) and member is not None:
+        if _is_in(member, NodeState.RUNNING, state.round) and member is not None:
             more = member.local_world_size - p.local_world_size
             if more > 0:
                 return f"{p.name} has {'another worker' if more == 1 else f'{more} more workers'}"
@@ -283,16 +284,18 @@ def _joining(state: State, view: View) -> Decision:
     ]
     if unproved:
         return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
-    state = _charge(state, view)
+    returned = _returned(state, view)
+    state = _charge(state, view, {m.node for m in returned if m.fenced != state.round} | finished)
+    returned = [m for m in returned if _may_join(state, m)]  # the charge may have drained nodes
     spent = reason_to_give_up(state)
     if spent is not None:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=spent))
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
-    ready, nodes = _ready(state, view), state.settings.nodes
+    ready, nodes = _with_workers(returned), state.settings.nodes
     with_starting = nodes.most_of(m.topology for m in ready) < nodes.min
     if with_starting:
-        ready = _returned(state, view)
+        ready = returned
     fitting = nodes.most_of(m.topology for m in ready)
     if fitting < nodes.min:
         return Decision(None, f"waiting for nodes: {_ready_nodes(ready, fitting, nodes)}", short=True)
@@ -333,11 +336,13 @@ def _stopped(state: State, member: Member | None) -> bool:
     return member.node_state is NodeState.LEFT or (member.node_state is NodeState.READY and member.round >= state.round)
 
 
-def _charge(state: State, view: View) -> State:
-    """Count the ended round under its true cause. A failure next to a lost or leaving node is its consequence."""
+def _charge(state: State, view: View, returned: Collection[str]) -> State:
+    """Count the ended round under its true cause. A failure next to a lost or leaving node is its consequence.
+
+    ``returned`` are the nodes that are there for the next round, or have finished.
+    """
     if state.cause is None:
         return state
-    returned = {m.node for m in _returned(state, view) if m.fenced != state.round} | _finished(state, view)
     cause = state.cause
     if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):
         cause = Cause.NODE
@@ -408,14 +413,17 @@ def _alive(view: View, node: str) -> bool:
     return node not in view.dead
 
 
-def _has_state(view: View, node: str, node_state: NodeState, round: int) -> bool:
-    member = view.nodes[node].member
+def _is_in(member: Member | None, node_state: NodeState, round: int) -> bool:
     return member is not None and member.node_state is node_state and member.round == round
 
 
 def _ready(state: State, view: View) -> list[Member]:
     """Return the nodes that ask for a place in the round after this one, each name once, in no particular order."""
-    return [member for member in _returned(state, view) if member.local_world_size > 0]
+    return _with_workers(_returned(state, view))
+
+
+def _with_workers(members: Iterable[Member]) -> list[Member]:
+    return [member for member in members if member.local_world_size > 0]
 
 
 def _returned(state: State, view: View) -> list[Member]:
@@ -424,8 +432,13 @@ def _returned(state: State, view: View) -> list[Member]:
     A name occurs twice while the lease of a dead incarnation has not expired. Then the incarnation that was not in the
     round is the later one, and counts.
     """
-    ready = [s.member for s in view.nodes.values() if s.member and _has_returned(state, view, s)]
-    return list({m.name: m for m in sorted(ready, key=lambda m: (m.node not in state.ranks, m.node))}.values())
+    found: dict[str, Member] = {}
+    for seen in view.nodes.values():
+        if seen.member and _has_returned(state, view, seen):
+            other = found.setdefault(seen.member.name, seen.member)
+            if other is not seen.member:
+                found[seen.member.name] = max(other, seen.member, key=lambda m: (m.node not in state.ranks, m.node))
+    return list(found.values())
 
 
 def _has_returned(state: State, view: View, seen: Seen) -> bool:

@@ -180,7 +180,7 @@ class Member:
     starting: int = 0
     """Number of further workers that are still starting. A round waits for them only if it has too few nodes else."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return name_of(self.node)
 
@@ -203,7 +203,7 @@ class Participant:
     topology: str = ""
     role: str = ""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return name_of(self.node)
 

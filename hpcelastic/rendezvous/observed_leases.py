@@ -1,19 +1,32 @@
 """The leases of all nodes, as one node has read them last."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.leaders import COUNT
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Seen, State
+from hpcelastic.protocol.state import Member, Seen
+from hpcelastic.rendezvous.known import KnownState
+from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 
 
 class ObservedLeases:
-    """The leases that this node has read. ``clock`` returns seconds."""
+    """The leases that this node has read. ``clock`` returns seconds.
 
-    def __init__(self, backend: Backend, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
+    ``known`` is the newest known state, and ``lease`` the own lease. Both tell whether there may be news.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: RendezvousSettings,
+        clock: Callable[[], float],
+        known: KnownState,
+        lease: LeaseKeeper,
+    ) -> None:
         self._backend, self._clock = backend, clock
+        self._known, self._lease = known, lease
         self.observer = backend.observer(settings.expiry, clock)
         self.nodes: Mapping[str, Seen] = {}
         """The leases of all nodes; only the first ready ones before the first reading."""
@@ -44,21 +57,22 @@ class ObservedLeases:
         self.count, foremost = self._backend.first_ready(COUNT)
         self.nodes = {member.node: Seen(member, alive=True, proved=False) for member in foremost}
 
-    def read(self, version: int, state: State, own: Member | None, watchful: bool, interval: float) -> None:
+    def read(self, watchful: bool, interval: float) -> None:
         """Read the leases if they may have changed, or after ``interval`` seconds.
 
         If this node is not ``watchful``, that is as seldom as they are renewed: a node that has news advances the run
         itself. Only a node that has died cannot.
         """
-        news = version != self._version or not self._is_same_but_dead(own)
+        news = self._known.number != self._version or not self._is_same_but_dead(self._lease.published)
         if news or watchful or not self._current or self._clock() - self._time >= interval:
-            self.look(state.ranks)
-        self._version, self.own = version, own
+            self.look()
+        self.own = self._lease.published
 
-    def look(self, expected: Iterable[str]) -> None:
+    def look(self) -> None:
         """Read the leases; see `AnyObserver.observe`."""
         self._time = self._clock()
-        self.nodes = self.observer.observe(expected)
+        self.nodes = self.observer.observe(self._known.state.ranks)
+        self._version, self.own = self._known.number, self._lease.published
         self.count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()
 

@@ -53,11 +53,11 @@ class Rendezvous:
         self._node, self._times, self._clock = node, times, clock
         self._notifier, self._committed = notifier or NoNotifier(), committed
         self._register = backend.register(node)
-        self._leases = ObservedLeases(backend, times, clock)
         self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until)
         self._schedule = PollSchedule(times, clock)
-        self._suspicions = Suspicions(self._leases, clock)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
+        self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
+        self._suspicions = Suspicions(self._leases, self._known, clock)
         self._lost = ""
         """`State.lost` of the state that was followed last."""
 
@@ -154,13 +154,13 @@ class Rendezvous:
             case PeerRefused(node) if not self._suspicions.suspects(node):
                 self._link_lost(node)
             case PeerRefused(node):
-                if self._suspicions.refused(node, self._known.state.ranks):
+                if self._suspicions.refused(node):
                     self._schedule.record_notification(newer=True)
 
     def _link_lost(self, node: str) -> None:
         """One of the two nodes may be dead. A node that is alive renews its lease at once."""
         self._lease.requested = True
-        self._suspicions.link_lost(node, self._known.state.ranks)
+        self._suspicions.link_lost(node)
 
     def _expedite(self, newer: bool) -> None:
         self._leases.mark_outdated()
@@ -180,7 +180,7 @@ class Rendezvous:
         read = (read or self._must_read(state)) and not again
         reason, short, busy = describe(state), False, None
         while read and not again:
-            decision = self._decide(version, state)
+            decision = self._decide(state)
             reason, short, busy = decision.reason, decision.short, decision.busy
             if decision.next is None or not self._commit(version, decision.next):
                 break
@@ -383,9 +383,9 @@ class Rendezvous:
         self._lost = state.lost
         return version, state
 
-    def _decide(self, version: int, state: State) -> Decision:
+    def _decide(self, state: State) -> Decision:
         watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
-        self._leases.read(version, state, self._lease.published, watchful, self._lease.duration.interval / 2)
+        self._leases.read(watchful, self._lease.duration.interval / 2)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))

@@ -6,6 +6,7 @@ a node that is alive renews its lease as soon as a link to it breaks.
 
 from collections.abc import Callable, Collection
 
+from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
 _STANDSTILL = 0.1
@@ -13,10 +14,10 @@ _STANDSTILL = 0.1
 
 
 class Suspicions:
-    """The neighbours that this node suspects, in the round that runs or has just ended."""
+    """The neighbours that this node suspects, in the round that runs or has just ended, the one of ``known``."""
 
-    def __init__(self, leases: ObservedLeases, clock: Callable[[], float]) -> None:
-        self._leases, self._clock = leases, clock
+    def __init__(self, leases: ObservedLeases, known: KnownState, clock: Callable[[], float]) -> None:
+        self._leases, self._known, self._clock = leases, known, clock
         self.silent: set[str] = set()
         """Neighbours whose heartbeats are missing. Only their leases show whether they are alive."""
 
@@ -26,18 +27,18 @@ class Suspicions:
         self._suspects: dict[str, tuple[float, str | None]] = {}
         """Neighbours whose link has broken: since when, and the version of their lease at that time."""
 
-    def link_lost(self, node: str, members: Collection[str]) -> None:
+    def link_lost(self, node: str) -> None:
         """The link to a neighbour has broken."""
-        self._leases.look(members)
+        self._leases.look()
         self._suspects[node] = self._clock(), self._leases.observer.lease_version(node)
 
-    def refused(self, node: str, members: Collection[str]) -> bool:
+    def refused(self, node: str) -> bool:
         """The kernel of a suspect refuses connections. Return whether that proves that it is gone."""
         since, before = self._suspects[node]
-        self._leases.look(members)
+        self._leases.look()
         if self._leases.observer.lease_version(node) != before:
             del self._suspects[node]
-        elif self._clock() - since >= _STANDSTILL and node in members:
+        elif self._clock() - since >= _STANDSTILL and node in self._known.state.ranks:
             self.gone |= {node}
             return True
         return False

@@ -22,7 +22,7 @@ _STOPPED = (
     "return member.node_state is NodeState.LEFT or "
     "(member.node_state is NodeState.READY and member.round >= state.round)"
 )
-_SUCCESS_STAYS = "if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):\n            continue"
+_SUCCESS_STAYS = "if _is_in(view.nodes[p.node].member, NodeState.SUCCEEDED, state.round):\n            continue"
 _ECHO = "if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):"
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
@@ -64,10 +64,10 @@ MUTANTS = {
         DECIDE, "    if unproved:\n", "    if False:\n"
     ),
     "two incarnations of a node are members of a round": Patch(
-        DECIDE, "return list({m.name: m for", "return list({m.node: m for"
+        DECIDE, "found.setdefault(seen.member.name, seen.member)", "found.setdefault(seen.member.node, seen.member)"
     ),
     "the incarnation that was a member is preferred": Patch(
-        DECIDE, "(m.node not in state.ranks, m.node))}", "(m.node in state.ranks, m.node))}"
+        DECIDE, "lambda m: (m.node not in state.ranks, m.node)", "lambda m: (m.node in state.ranks, m.node)"
     ),
     "a round forms although workers are still running": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
     "a node that is ready for an older round counts as stopped": Patch(
@@ -101,7 +101,7 @@ MUTANTS = {
     "a round waits for all workers that are starting": Patch(DECIDE, _WITH_STARTING, "with_starting = True"),
     "a round does not wait for starting workers that it needs": Patch(DECIDE, _WITH_STARTING, "with_starting = False"),
     "a failure is not charged while another worker is starting in its place": Patch(
-        DECIDE, "for m in _returned(state, view) if m.fenced", "for m in _ready(state, view) if m.fenced"
+        DECIDE, "for m in returned if m.fenced", "for m in _with_workers(returned) if m.fenced"
     ),
     "workers without a place end no round": Patch(DECIDE, "            if more > 0:", "            if more > 99:"),
     "fewer workers than places end a round": Patch(DECIDE, "            if more > 0:", "            if more != 0:"),

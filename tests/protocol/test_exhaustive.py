@@ -91,8 +91,8 @@ def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> Non
         pytest.param(
             LOST,
             DECIDE,
-            "return list({m.name: m for",
-            "return list({m.node: m for",
+            "found.setdefault(seen.member.name, seen.member)",
+            "found.setdefault(seen.member.node, seen.member)",
             "is a member twice",
             id="two incarnations of a node",
         ),

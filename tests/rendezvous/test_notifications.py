@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.protocol.changes import changed, unpack
-from hpcelastic.protocol.decide import Decision, drain
+from hpcelastic.protocol.decide import Decision, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Observation
@@ -276,13 +276,13 @@ def test_a_node_follows_what_another_one_has_committed_meanwhile(
     c.rendezvous.renew(c.member)
     decide, read, readings, states = c.rendezvous._decide, c.rendezvous._register.read, [], list[State | None]()
 
-    def decide_late(version: int, state: State) -> Decision:
-        decision = decide(version, state)
+    def decide_late(state: State) -> Decision:
+        decision = decide(state)
         states.append(b.turn())
         monkeypatch.setattr(c.rendezvous, "_decide", decide)
         monkeypatch.setattr(c.rendezvous._register, "read", lambda: readings.append(None) or read())
         if announced:
-            c.rendezvous.announce(version + 1)
+            c.rendezvous.announce(c.rendezvous._known.number + 1)
         return decision
 
     monkeypatch.setattr(c.rendezvous, "_decide", decide_late)
@@ -345,19 +345,26 @@ def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: 
     )
 
 
+@pytest.mark.parametrize("newer", [False, True], ids=["", "after a version without a reading"])
 def test_the_leases_that_prove_a_death_are_not_read_again_for_the_decision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, (a, b, _) = running(tmp_path, 3)
-    reader, readings = a.rendezvous._leases.observer, list[float]()
+    world, nodes = running(tmp_path, 6)
+    lost, last = nodes[-2:]
+    reader, readings = last.rendezvous._leases.observer, list[float]()
     observe = reader.observe
     monkeypatch.setattr(reader, "observe", lambda expected: readings.append(world.now) or observe(expected))
-    a.rendezvous.receive(PeerLinkLost(b.member.node))
-    a.turn()
+    if newer:
+        steer_run(world.backend, "user", partial(scale, nodes=6))
+        last.rendezvous.receive(Notification(last.rendezvous._known.number + 1))
+        state = last.turn()
+        assert state is not None and state.target == 6 and not readings
+    last.rendezvous.receive(PeerLinkLost(lost.member.node))
+    last.turn()
     world.now += 0.2
-    a.rendezvous.receive(PeerRefused(b.member.node))
-    state = a.turn()
-    assert state is not None and state.reason == "b was lost"
+    last.rendezvous.receive(PeerRefused(lost.member.node))
+    state = last.turn()
+    assert state is not None and state.reason == "e was lost"
     assert readings.count(world.now) == 1
 
 
