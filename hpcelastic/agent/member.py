@@ -86,7 +86,7 @@ def dead_incarnations(backend: Backend, identity: NodeIdentity) -> tuple[str, ..
     Raises NameTaken if one is still alive on this machine: two agents would use the same GPUs.
     """
     dead = []
-    for lease in backend.leases(node_name=safe_name(identity.name)).values():
+    for lease in backend.leases(safe_name(identity.name), processes=True).values():
         same_machine, alive = process_status(lease.member.process)
         if alive and lease.member.node_state is not NodeState.LEFT:
             raise name_taken_error(identity.name, int(lease.member.process.split(":")[2]))
@@ -171,7 +171,12 @@ def _start_time(pid: int) -> str | None:
 
 
 def process_status(process: str) -> tuple[bool, bool]:
-    """Return whether ``process`` (see `this_process`) was started on this machine since its boot, and is alive."""
+    """Return whether ``process`` (see `this_process`) was started on this machine since its boot, and is alive.
+
+    An empty ``process`` is unknown: it was not started here.
+    """
+    if not process:
+        return False, False
     boot, space, pid, start = (process.split(":") + [""] * 4)[:4]
     if f"{boot}:{space}" != _machine_id():
         return False, False

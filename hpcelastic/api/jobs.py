@@ -109,14 +109,19 @@ def _describe_job(states: list[str], elements: int | None) -> str:
 
 def local_agents(backend: Backend) -> list[int]:
     """Return the process ids of the run's agents on this machine."""
-    members = [lease.member for lease in backend.leases().values()]
+    members = [lease.member for lease in backend.leases(processes=True).values()]
     pids = (local_pid(m.process) for m in members if m.node_state is not NodeState.LEFT)
     return [pid for pid in pids if pid is not None]
 
 
 def all_local(backend: Backend) -> bool:
     """True if `LocalNodes` has started all agents of the run. The user's own job script could start others later."""
-    return all(lease.member.job.startswith(_LOCAL_PREFIX) for lease in backend.leases().values())
+    return all(is_local(lease.member) for lease in backend.leases().values())
+
+
+def is_local(member: Member) -> bool:
+    """True if `LocalNodes` has started the agent."""
+    return member.job.startswith(_LOCAL_PREFIX)
 
 
 def end_jobs(*runs: RunReader) -> None:

@@ -3,16 +3,17 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from hpcelastic.agent.member import process_status
 from hpcelastic.api.incidents import incidents
-from hpcelastic.api.jobs import jobs_of
+from hpcelastic.api.jobs import is_local, jobs_of
 from hpcelastic.api.progress import Progress, read_progress
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
-from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.assignment import ranges_of_ranks
 from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
@@ -120,6 +121,8 @@ def read_status(run: RunReader) -> RunStatus:
 def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
     """Return the status of a run whose ``state`` has been read from ``backend`` already."""
     leases = backend.leases()
+    if any(is_local(lease.member) or not lease.member.job for lease in leases.values()):
+        leases = backend.leases(processes=True)  # perhaps they were on this machine, which knows whether they are alive
     slow = _stragglers(state)
     return RunStatus(
         name=state.run_id,
@@ -163,16 +166,16 @@ def _stragglers(state: State) -> Slow | None:
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:
     """Yield the members of the newest round in rank order, then the nodes that wait for the next round."""
-    members = [p.node for p in state.participants]
-    waiting = [] if state.phase.final else [node for node in leases if node not in members]
+    waiting = [] if state.phase.final else [node for node in leases if node not in state.ranks]
     others = [node for node in waiting if leases[node].member.node_state is not NodeState.LEFT]
     dead = {node for lease in leases.values() for node in lease.member.dead}
-    for node in [*members, *others]:
-        part = assignment(state, node)
-        ranks = _range(part.first_rank, part.local_world_size) if part else ""
+    ranks_of = ranges_of_ranks(state)
+    watched = state.phase is Phase.RUNNING and _any_renewed(leases, state)
+    for node in [*state.ranks, *others]:
+        ranks = _range(ranks_of[node]) if node in ranks_of else ""
         lease = leases.get(node)
-        silent = lease is None or node in dead or _silent(lease, state)
-        if silent and node in others:
+        silent = lease is None or node in dead or _silent(lease, state, watched)
+        if silent and node not in state.ranks:
             continue  # a dead incarnation
         node_state = "silent" if silent or lease is None else lease.member.node_state.value
         if lease is None and state.phase is Phase.SUCCEEDED:
@@ -190,19 +193,32 @@ def _agent_restarts(node: str, leases: Mapping[str, Lease]) -> int:
     return sum((member.job, member.name) == (job, name_of(node)) for member in before)
 
 
-def _silent(lease: Lease, state: State) -> bool:
-    """True if the node seems dead. For display only: it uses file times and clocks of other machines."""
+def _silent(lease: Lease, state: State, watched: bool) -> bool:
+    """True if the node seems dead. If it is ``watched``, the other nodes would know that.
+
+    For display only: it uses file times and clocks of other machines.
+    """
     if state.phase.final:
         return False
     here, alive = process_status(lease.member.process)
     if here:  # the process is on this machine
         return not alive
+    return not (watched and lease.member.node in state.ranks) and not _is_fresh(lease.path, lease, state)
+
+
+def _any_renewed(leases: Mapping[str, Lease], state: State) -> bool:
+    """True if some node has renewed its lease a moment ago. Each renewal changes the time of the directory."""
+    return any(_is_fresh(lease.path.parent, lease, state) for lease in islice(leases.values(), 1))
+
+
+def _is_fresh(path: Path, lease: Lease, state: State) -> bool:
+    """Return whether ``path`` was changed, or renamed, within three times the life of ``lease``."""
     try:
-        age = time.time() - lease.path.stat().st_ctime  # a renewal renames the file and does not write to it
+        age = time.time() - path.stat().st_ctime
     except OSError as error:
-        return not isinstance(error, FileNotFoundError)  # a missing file was renewed just now
-    return age > 3 * state.settings.rendezvous.expiry.of(lease.duration)
+        return isinstance(error, FileNotFoundError)  # it was renewed just now
+    return age <= 3 * state.settings.rendezvous.expiry.of(lease.duration)
 
 
-def _range(first: int, count: int) -> str:
-    return str(first) if count == 1 else f"{first}..{first + count - 1}"
+def _range(ranks: range) -> str:
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}..{ranks[-1]}"

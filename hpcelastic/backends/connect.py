@@ -81,7 +81,7 @@ class LastStateBackend:
     def observer(self, expiry: Expiry, clock: Callable[[], float]) -> AnyObserver:
         raise self._unreachable_error()
 
-    def leases(self, node_name: str = "") -> dict[str, Lease]:
+    def leases(self, node_name: str = "", *, processes: bool = False) -> dict[str, Lease]:
         return {}
 
     def first_ready(self, count: int) -> tuple[int, list[Member]]:

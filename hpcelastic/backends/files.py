@@ -35,8 +35,8 @@ class FileBackend:
     def observer(self, expiry: Expiry, clock: Callable[[], float]) -> LeaseObserver:
         return LeaseObserver(self._paths.leases, expiry, clock)
 
-    def leases(self, node_name: str = "") -> dict[str, Lease]:
-        return read_leases(self._paths.leases, node_name)
+    def leases(self, node_name: str = "", *, processes: bool = False) -> dict[str, Lease]:
+        return read_leases(self._paths.leases, node_name, processes=processes)
 
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
         names = files.names(self._paths.leases)

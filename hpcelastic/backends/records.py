@@ -102,7 +102,7 @@ class RecordsBackend:
     def observer(self, expiry: Expiry, clock: Callable[[], float]) -> "RecordObserver":
         return RecordObserver(self._records, expiry, clock)
 
-    def leases(self, node_name: str = "") -> dict[str, Lease]:
+    def leases(self, node_name: str = "", *, processes: bool = False) -> dict[str, Lease]:
         found = {}
         for key, text in self._records.all(_NODES_PREFIX).items():
             node = key.removeprefix(_NODES_PREFIX)

@@ -67,7 +67,7 @@ def record_losses(paths: RunPaths, backend: Backend, before: Sequence[Participan
     recorded as fenced. Raises StoreError.
     """
     leases, last = backend.leases(), state.round - 1
-    present = {p.node for p in state.participants} | set(state.standbys)
+    present = {*state.ranks, *state.standbys}
     members = {node: lease.member for node, lease in leases.items()}
     lost = [
         p

@@ -81,6 +81,14 @@ def prospect(state: State, member: Member, workers: int) -> Assignment:
     )
 
 
+def ranges_of_ranks(state: State) -> dict[str, range]:
+    """Return the ranks of each node in the running round; nothing if no round runs. See `assignment`."""
+    found, first = {}, 0
+    for participant in state.participants if state.phase is Phase.RUNNING else ():
+        found[participant.node] = range(first, first := first + participant.local_world_size)
+    return found
+
+
 def assignment(state: State, node: str) -> Assignment | None:
     """Return the assignment of ``node`` in the running round; None if no round runs or the node is not in it."""
     if state.phase is not Phase.RUNNING:

@@ -116,7 +116,7 @@ def conclude_run(backend: Backend, writer: str, notifier: Notifier | None = None
     published = {lease.member.node: Seen(lease.member, alive=True) for lease in backend.leases().values()}
 
     def change(state: State) -> State | None:
-        unseen = {p.node: Seen(None, alive=True) for p in state.participants}
+        unseen = {node: Seen(None, alive=True) for node in state.ranks}
         decided = decide(state, View(unseen | published)).next
         return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
 

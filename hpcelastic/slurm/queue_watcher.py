@@ -184,9 +184,8 @@ class QueueWatcher:
             self._last_size -= lost
 
     def _retire_drained_nodes(self, state: State) -> None:
-        participants = {p.node for p in state.participants}
         leases = self._watched.backend.leases()
-        hosts = {node: leases[node].member.machine for node in participants & leases.keys()}
+        hosts = {node: leases[node].member.machine for node in state.ranks.keys() & leases.keys()}
         for host, reason in scheduler.draining(sorted({*hosts.values()})).items():
             self._report(
                 f"SLURM drains {host} ({reason}): its workers stop at the end of a step, and the other nodes continue"

@@ -191,9 +191,8 @@ def _record(agent: DepartedAgent, request: Notice) -> Requeue:
 
 def _other_jobs_take_part(agent: DepartedAgent) -> bool:
     """Return whether other jobs take part in the run, which may continue without ours."""
-    members = {p.node for p in read_state(agent.backend).participants}
-    leases = agent.backend.leases()
-    return any(leases[node].member.job != agent.member.job for node in members & leases.keys())
+    members, leases = read_state(agent.backend).ranks, agent.backend.leases()
+    return any(leases[node].member.job != agent.member.job for node in members.keys() & leases.keys())
 
 
 def _requeue(agent: DepartedAgent) -> None:
@@ -295,7 +294,7 @@ def _claimed(agent: DepartedAgent) -> bool:
 
 
 def _others_have_workers(agent: DepartedAgent, observer: AnyObserver) -> bool:
-    members = {p.node for p in read_state(agent.backend).participants}
+    members = read_state(agent.backend).ranks
     alive = [seen.member for seen in observer.observe(members).values() if seen.alive and seen.member]
     return any(m.node_state is NodeState.RUNNING and m.node in members for m in _others_of_our_job(agent, alive))
 

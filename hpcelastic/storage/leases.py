@@ -275,10 +275,11 @@ def read_lease(path: Path) -> Lease | None:
     return Lease(name.heartbeat, member, path, name.duration) if member is not None else None
 
 
-def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
+def read_leases(directory: Path, node_name: str = "", *, processes: bool = False) -> dict[str, Lease]:
     """Return all leases in ``directory`` by node; with ``node_name``, only those of the nodes with that name.
 
-    If the content can't be read, the lease holds the member in its name.
+    Without ``processes``, a file whose name holds all of the member but its process is not opened: a directory may have
+    ten thousand. If the content can't be read, the lease holds the member in its name.
     """
     found: dict[str, Lease] = {}
     moved: dict[str, LeaseName] = {}
@@ -286,8 +287,10 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
         names = newest(files.names(directory))
         moved = {node: names[node] for node in sorted(names) if node not in found and node_name in ("", name_of(node))}
         for node, name in moved.items():
-            member, file_exists = _member(directory, name)
-            member = member or (member_of(name)[0] if file_exists else None)
+            member, complete = member_of(name)
+            if processes or not complete:
+                content, file_exists = _member(directory, name)
+                member = content or (member if file_exists else None)
             if member is not None:
                 found[node] = Lease(name.heartbeat, member, directory / name.text, name.duration)
         if moved.keys() <= found.keys():  # else a lease was renewed meanwhile, and is read under its next name

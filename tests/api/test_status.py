@@ -1,5 +1,6 @@
 """The status of a run's nodes."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,47 @@ def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Memb
     status = read_status(RunReader(paths))
     assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "nodes known to be dead are left out"
     assert ("agent restarts 1" in "\n".join(lines(status, {}))) == bool(restarts)
+
+
+def running_on(paths: RunPaths, count: int) -> None:
+    """Make a run whose round 1 runs on ``count`` nodes of SLURM, with two workers on the first one."""
+    for directory in (paths.register, paths.leases, paths.incidents):
+        files.make_directory(directory)
+    backend, members = FileBackend(paths), [replace(OLD, node=f"n{i:03}@0-aa", job_nodes=count) for i in range(count)]
+    members[0] = replace(members[0], local_world_size=2)
+    open_run(backend, "r", Settings(), members[0].node)
+    round_1 = tuple(participant(member) for member in members)
+    running = replace(read_state(backend), phase=Phase.RUNNING, round=1, participants=round_1)
+    steer_run(backend, "n", lambda state: Decision(running, "for the test"))
+    for member in members:
+        backend.lease(member.node).renew(member)
+
+
+def test_each_node_is_shown_with_its_ranks(tmp_path: Path) -> None:
+    running_on(RunPaths(tmp_path), 3)
+    assert read_status(RunReader(RunPaths(tmp_path))).nodes == (
+        NodeStatus("n000", "running", "0..1"),
+        NodeStatus("n001", "running", "2"),
+        NodeStatus("n002", "running", "3"),
+    )
+
+
+def test_the_leases_of_a_run_that_goes_on_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running_on(RunPaths(tmp_path), 100)
+    paths, requests = RunPaths(tmp_path), list[Path]()
+    for name in ("stat", "read_bytes"):
+        original = getattr(Path, name)
+        monkeypatch.setattr(Path, name, lambda path, *args, f=original: requests.append(path) or f(path, *args))
+    status = read_status(RunReader(paths))
+    assert {node.node_state for node in status.nodes} == {"running"} and len(status.nodes) == 100
+    assert requests and not [path for path in requests if path.parent == paths.leases]
+
+
+def test_nodes_are_silent_if_no_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running_on(RunPaths(tmp_path), 2)
+    later = time.time() + 1000.0
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert {node.node_state for node in read_status(RunReader(RunPaths(tmp_path))).nodes} == {"silent"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Failure, Member, NodeState, Seen
-from hpcelastic.storage import files
+from hpcelastic.storage import files, leases
 from hpcelastic.storage.lease_names import member_of, parse
-from hpcelastic.storage.leases import LeaseObserver, OwnLease, read_lease, read_leases
+from hpcelastic.storage.leases import LeaseObserver, OwnLease, read_lease
 
 NODE = "n1@0-ab"
 MEMBER = Member(
@@ -25,6 +26,7 @@ SEEN = replace(MEMBER, process="")
 FAILURE = Failure(1, NODE, 3, 1, -9, "killed by SIGKILL", "trace\nback", "/log", 12.5)
 FAILED = replace(MEMBER, node_state=NodeState.FAILED, round=1, failure=FAILURE)
 EXPIRY = 12.0
+read_leases = partial(leases.read_leases, processes=True)
 
 
 class Clock:
@@ -80,6 +82,17 @@ def test_a_lease_has_the_content_of_its_owner(tmp_path: Path) -> None:
     assert lease is not None and (lease.heartbeat, lease.member, lease.path) == (1, FAILED, only(tmp_path))
     assert read_leases(tmp_path) == {NODE: lease}
     assert json.loads(only(tmp_path).read_bytes()) == encode(FAILED), "readable as a file"
+
+
+def test_only_leases_whose_names_do_not_hold_all_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(FAILED, node="n2@0-cd")
+    for member in (MEMBER, other):
+        OwnLease(tmp_path, member.node).renew(member)
+    opened, read_json = list[str](), files.read_json
+    monkeypatch.setattr(files, "read_json", lambda path: opened.append(path.name) or read_json(path))
+    found = leases.read_leases(tmp_path)
+    assert {node: lease.member for node, lease in found.items()} == {NODE: SEEN, other.node: other}
+    assert [name.partition("~")[0] for name in opened] == [other.node]
 
 
 def test_every_renewal_renames_the_same_file(tmp_path: Path) -> None:
