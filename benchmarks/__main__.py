@@ -23,6 +23,7 @@ NAMES = (
     "resume",
     "register",
     "torch_store",
+    "meeting",
     "stopping",
     "keep",
     "watching",

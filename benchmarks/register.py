@@ -64,8 +64,8 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 def _place(name: str) -> Iterator[str]:
     """Return the place of the counter: a directory, or the port of a server."""
     if name == TCP:
-        with tcp_store() as port:
-            yield str(port)
+        with tcp_store() as server:
+            yield str(server.port)
     else:
         parent = _MEMORY if name == MEMORY else None
         with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-", dir=parent) as directory:

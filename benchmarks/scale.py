@@ -79,15 +79,23 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 def _on(name: str, nodes: int, parameters: Parameters) -> Formed:
     if name == TORCH:
-        with tcp_store() as port:
-            return _form([TORCH, str(port), str(nodes)], nodes, parameters)
+        with tcp_store() as server:
+            return _form([TORCH, str(server.port), str(nodes)], nodes, parameters)
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
         return _form([name, str(Path(directory) / "run"), str(nodes)], nodes, parameters)
 
 
+@dataclass(frozen=True)
+class StoreServer:
+    """A process that serves a TCPStore on this machine."""
+
+    port: int
+    pid: int
+
+
 @contextlib.contextmanager
-def tcp_store() -> Iterator[int]:
-    """Serve a TCPStore in a separate process, like the host's agent in a real job, and return its port."""
+def tcp_store() -> Iterator[StoreServer]:
+    """Serve a TCPStore in a separate process, like the host's agent in a real job."""
     code = (
         "import sys, torch.distributed as d\n"
         "store = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
@@ -96,7 +104,7 @@ def tcp_store() -> Iterator[int]:
     host = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert host.stdout is not None
-        yield int(host.stdout.readline())
+        yield StoreServer(int(host.stdout.readline()), host.pid)
     finally:
         host.kill()
         host.communicate()

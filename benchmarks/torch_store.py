@@ -54,8 +54,8 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 def _place(side: str) -> Iterator[str]:
     """Return the place of the values: a directory, or the port of a server."""
     if side == TCP:
-        with tcp_store() as port:
-            yield str(port)
+        with tcp_store() as server:
+            yield str(server.port)
     else:
         parent = _TMPFS if side == MEMORY else None
         with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-", dir=parent) as directory:

@@ -121,8 +121,12 @@ def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
 
 
 def store_server_environment(common: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the store server: the variables ``common`` to the node's workers, and no GPU."""
-    return {**common, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    """Return the environment of the store server: the variables ``common`` to the node's workers, and no GPU.
+
+    torch looks up the name of each client, for its log. The server has one thread, and all workers wait for it. So this
+    process asks no name server. After the first lookup that fails, torch looks up no further names (socket.cpp).
+    """
+    return {**common, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RES_OPTIONS": "attempts:0"}
 
 
 def store_server_spawner(resources: WorkerResources, lease_from: float, environ: Mapping[str, str]) -> Spawn:

@@ -55,7 +55,7 @@ def _names(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
             forward, reverse = format_seconds(one.lookup.forward), format_seconds(one.lookup.reverse)
             seen = f"{one.node}: the look-up of its host name took {forward}, of its address {reverse}"
             severity = Severity.WARNING
-            meaning = "a program that looks up names waits this long at each connection"
+            meaning = "each worker waits this long when it connects to the store of its round: torch looks up names"
         if seen:
             wrong = True
             yield Conclusion(

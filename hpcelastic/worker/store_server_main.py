@@ -4,10 +4,12 @@
 does nothing else. It outlives rank 0, and its port was never free since the agent bound it.
 """
 
+import contextlib
 import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 
 
 def serve(fd: int) -> object:
@@ -28,10 +30,24 @@ def serve(fd: int) -> object:
             use_libuv=use_libuv,
         )
 
+    with _without_output():
+        try:
+            return store(use_libuv=True)
+        except RuntimeError:  # torch without libuv raises this error before it uses the socket
+            return store(use_libuv=False)
+
+
+@contextlib.contextmanager
+def _without_output() -> Iterator[None]:
+    """Write no standard error: torch warns that it cannot look up a name, which it must not look up here."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        return store(use_libuv=True)
-    except RuntimeError:  # torch without libuv raises this error before it uses the socket
-        return store(use_libuv=False)
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def main() -> None:

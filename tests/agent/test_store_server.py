@@ -18,6 +18,8 @@ from hpcelastic.agent.guard_main import MARKER, boottime, kill_marked_processes
 from hpcelastic.agent.store_server import StoreListener, StoreServer, store_server_environment, store_server_spawner
 from hpcelastic.agent.worker import WorkerResources
 from tests.agent.processes import TIMEOUT, eventually, watched
+from tests.filesystems.availability import require
+from tests.network.namespaces import why_no_namespaces
 
 CLIENT = """
 import os, sys, torch.distributed as dist
@@ -266,6 +268,14 @@ def test_the_host_has_the_mark_and_its_end_is_detected(port: StoreListener, reso
     kill_marked_processes(f"n@0-{os.getpid()}", resources.fork_server.pid or 0 if resources.fork_server else 0)
     assert select.select([server], [], [], TIMEOUT)[0]
     assert server.reap() == -signal.SIGKILL
+
+
+def test_no_worker_waits_for_a_name_server_that_the_store_asks() -> None:
+    require(why_no_namespaces())
+    command = ["unshare", "--net", "--mount", sys.executable, "-m", "tests.agent.name_server"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ours, otherwise = done.stdout.split() or (done.stderr, "")
+    assert (ours, otherwise != "0") == ("0", True)
 
 
 def test_the_guard_ends_the_host_with_the_agent(port: StoreListener, resources: WorkerResources) -> None:

@@ -16,6 +16,7 @@ from benchmarks import (
     gpu,
     hangs,
     keep,
+    meeting,
     metered,
     operations,
     preflight,
@@ -223,6 +224,13 @@ def test_every_torch_store_adds_sets_and_gets() -> None:
     assert all(len(run["seconds"]) == 100 and min(run["seconds"]) > 0 for run in results["runs"])
     assert (ours["files"] > 0, memory["files"] > 0, file["files"], tcp["files"]) == (True, True, 1, 0)
     assert len(torch_store.tables(results)[0].rows) == 4
+
+
+def test_ranks_meet_in_both_stores() -> None:
+    results = through_json(meeting.measure, meeting.Parameters(ranks=(8,), repeat=1))
+    assert [run["side"] for run in results["runs"]] == ["hpcelastic", "torchrun"]
+    assert all(run["connected"] > 0 and run["met"] > 0 for run in results["runs"])
+    assert len(meeting.tables(results)[0].rows) == 3
 
 
 def test_too_few_operations_are_refused() -> None:
