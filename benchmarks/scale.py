@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,9 @@ class Formed:
 
     operations: dict[str, int] | None = None
     """Operations of all nodes together on the filesystem; None if they were not counted."""
+
+    processor: float | None = None
+    """Processor time in seconds of all nodes together, from the common start until each has seen the round."""
 
     error: str = ""
 
@@ -125,7 +129,8 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     if errors:
         return Formed(None, error=errors[0])
     counts: Counter[str] = sum((Counter(answer["counts"]) for answer in answers), Counter())
-    return Formed(round(max(answer["when"] for answer in answers) - since, 4), dict(counts) or None)
+    processor = sum(answer["processor"] for answer in answers)
+    return Formed(round(max(answer["when"] for answer in answers) - since, 4), dict(counts) or None, processor)
 
 
 @contextlib.contextmanager
@@ -164,13 +169,14 @@ def _node(make: Callable[[int], Callable[[], None]], index: int, distance: Dista
     join = make(index)
     _say("there")
     sys.stdin.read()
-    error = ""
+    error, used = "", time.process_time()
     try:
         join()
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     counts = distance.counts() if distance else {}
-    _say(json.dumps({"when": time.monotonic(), "error": error, "counts": counts}))
+    answer = {"when": time.monotonic(), "error": error, "counts": counts, "processor": time.process_time() - used}
+    _say(json.dumps(answer))
     threading.Event().wait()
 
 
@@ -235,15 +241,15 @@ def _operations(results: Mapping[str, Any], sizes: list[int], sides: list[str]) 
     rows = []
     for nodes in sizes:
         for side in (side for side in sides if side != TORCH):
-            counts = [run["operations"] for run in _runs(results, nodes, side) if run["operations"]]
+            runs = [run for run in _runs(results, nodes, side) if run["operations"]]
+            counts, used = [run["operations"] for run in runs], [run.get("processor") for run in runs]
+            milliseconds = significant(1000 * statistics.median(used) / nodes) if used and None not in used else "-"
             means = [sum(one.get(kind, 0) for one in counts) / len(counts) / nodes for kind in KINDS] if counts else []
             cells = map(significant, (sum(means), *means)) if means else ["-"] * (len(KINDS) + 1)
-            rows.append((str(nodes), side, *cells))
-    head = ("nodes", "filesystem", "operations", *KINDS)
-    note = (
-        "Means over all nodes. System calls on metadata are counted, also those that a client answers from its cache."
-    )
-    return Table("Operations of each node on the filesystem until then", head, tuple(rows), note)
+            rows.append((str(nodes), side, milliseconds, *cells))
+    head = ("nodes", "filesystem", "CPU time in ms", "operations", *KINDS)
+    note = "Means over all nodes. The CPU time is that of the process, with its system calls. System calls on metadata are counted, also those that a client answers from its cache."
+    return Table("CPU time of each node, and its operations on the filesystem, until then", head, tuple(rows), note)
 
 
 def _runs(results: Mapping[str, Any], nodes: int, side: str) -> list[Mapping[str, Any]]:

@@ -22,6 +22,10 @@ MAX_NAME_LENGTH = 230
 """The maximum length of a name in bytes. The name of its draft is longer, and filesystems allow 255 bytes."""
 
 _SUFFIX = ".json"
+_INCOMPLETE = f"+{_SUFFIX}"
+"""The end of a name that does not hold all of its member; see `is_complete`."""
+
+_STATES = {state.value: state for state in NodeState}
 _RESERVED_LENGTH = 2 * 10 + len("~~-12345678~") + len(_SUFFIX)
 """The length of all parts except the node and the summary, if both counters have ten digits."""
 
@@ -174,15 +178,17 @@ def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member
 
     After each change of the round that is so for nearly all nodes, and `member_of` takes five times as long.
     """
-    old, new = (each.text.split("~", 3)[-1].split(",", 2) for each in (before, name))
-    if name.revision < 0 or old[2:] != new[2:] or not is_complete(name.text[: -len(_SUFFIX)]):
+    if name.revision < 0 or name.text.endswith(_INCOMPLETE):
+        return None
+    *new, rest = name.text.rpartition("~")[2].split(",", 2)
+    if before.text.rpartition("~")[2].split(",", 2)[-1] != rest:
         return None
     try:
-        changed = {"node_state": NodeState(_text(new[0])), "round": int(new[1])}
-    except ValueError:
+        node_state, round = _STATES[new[0]], int(new[1])
+    except (LookupError, ValueError):
         return None
     found = object.__new__(Member)  # dataclasses.replace sets each of the many fields anew
-    found.__dict__.update(member.__dict__, **changed)
+    found.__dict__.update(member.__dict__, node_state=node_state, round=round)
     return found
 
 
