@@ -248,7 +248,10 @@ def _operations(results: Mapping[str, Any], sizes: list[int], sides: list[str]) 
             cells = map(significant, (sum(means), *means)) if means else ["-"] * (len(KINDS) + 1)
             rows.append((str(nodes), side, milliseconds, *cells))
     head = ("nodes", "filesystem", "CPU time in ms", "operations", *KINDS)
-    note = "Means over all nodes. The CPU time is that of the process, with its system calls. System calls on metadata are counted, also those that a client answers from its cache."
+    note = (
+        "Means over all nodes. The CPU time is that of the process, with its system calls. System calls on metadata "
+        "are counted, also those that a client answers from its cache."
+    )
     return Table("CPU time of each node, and its operations on the filesystem, until then", head, tuple(rows), note)
 
 
