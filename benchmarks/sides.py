@@ -326,7 +326,8 @@ class TorchrunPlugin(_Torch):
         return bool(self._leases())
 
     def _leases(self) -> list[Lease]:
-        return list(read_leases(self._paths.leases).values()) if self._paths.leases.exists() else []
+        found = read_leases(self._paths.leases, processes=True) if self._paths.leases.exists() else {}
+        return list(found.values())
 
 
 class FtLauncher(_Torch):

@@ -152,8 +152,8 @@ class _Facts:
     hangs: list[int] = field(default_factory=list)
     fenced: list[int] = field(default_factory=list)
     totals: dict[str, tuple[Log, TrainingTotals]] = field(default_factory=dict)
-    stopped: bool = False
-    """Whether an agent has told that its workers have stopped, and has thus told of their training before."""
+    told: bool = False
+    """Whether an agent has told of the training of its workers, because they have stopped or had no marks so far."""
 
     succeeded: bool = False
 
@@ -170,16 +170,18 @@ def rounds_of(journal: Journal) -> Mapping[int, Round]:
                 _add(facts.setdefault(number, _Facts()), log, entry.time, entry.event)
         if journal.totals and log.node in journal.totals:
             totals = journal.totals[log.node]
-            known = facts.setdefault(totals.round, _Facts()).totals
-            if log.node not in known or known[log.node][1].steps < totals.steps:
-                known[log.node] = log, totals
+            found = facts.setdefault(totals.round, _Facts())
+            if not totals.marked:
+                found.told = True
+            elif log.node not in found.totals or found.totals[log.node][1].steps < totals.steps:
+                found.totals[log.node] = log, totals
     fold = journal.fold
     numbers = sorted(number for number in facts if fold is None or number >= fold.kept)
     rounds = {number: _round(number, facts[number], suspected) for number in numbers}
     furthest = fold.steps if fold else 0
     if furthest or any(each.steps for each in rounds.values()):  # the script writes marks
         for number in numbers:
-            if facts[number].stopped and rounds[number].training is None:
+            if facts[number].told and rounds[number].training is None:
                 rounds[number] = replace(rounds[number], training=Training())
     return _with_repetitions(rounds, furthest)
 
@@ -203,7 +205,7 @@ def _add(facts: _Facts, log: Log, time: int, event: object) -> None:
         case Fenced():
             facts.fenced.append(time)
         case WorkersStopped() | WorkersParked():
-            facts.stopped = True
+            facts.told = True
         case TrainingTotals():
             facts.totals[log.node] = log, event
 

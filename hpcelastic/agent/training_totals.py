@@ -4,7 +4,7 @@ A node that dies cannot log them. So the first nodes of a round write them to fi
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hpcelastic.agent.periodic import PeriodicTask
@@ -91,6 +91,8 @@ class TotalsWriter:
         """The newest workers of a round."""
 
         self._written: TrainingTotals | None = None
+        self._marked: TrainingTotals | None = None
+        """The newest totals with marks, which stay in the file until the next round has marks."""
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the next file; None if there is none to write."""
@@ -116,14 +118,20 @@ class TotalsWriter:
         self._task.close(_CLOSE_TIMEOUT)
 
     def _begin_file(self) -> None:
-        ranks = {worker.local_rank: worker.rank for worker in self._workers.workers}
-        totals = training_totals(self._page, self._workers.round, ranks)
-        if totals is None or totals == self._written or self._task.runs:
+        ranks, round = {worker.local_rank: worker.rank for worker in self._workers.workers}, self._workers.round
+        if not ranks or self._task.runs:
             return
-        self._written = totals
-        self._task.begin(lambda: self._write(totals))
+        totals = training_totals(self._page, round, ranks)
+        if totals is not None:
+            self._marked = totals
+        newest = totals or TrainingTotals(round=round, rank=min(ranks.values()), steps=0)
+        if newest != self._written:
+            self._written = newest
+            lines = (self._marked, newest) if self._marked and self._marked is not newest else (newest,)
+            self._task.begin(lambda: self._write(lines))
 
-    def _write(self, totals: TrainingTotals) -> None:
+    def _write(self, lines: Sequence[TrainingTotals]) -> None:
         paths, member = self._session.spec.paths, self._session.member
         files.make_directory(paths.training_totals)
-        files.publish(paths.totals_of(member.node), event_line(totals, member.name), durable=False)
+        content = b"".join(event_line(totals, member.name) for totals in lines)
+        files.publish(paths.totals_of(member.node), content, durable=False)

@@ -61,7 +61,7 @@ def read_progress(paths: RunPaths) -> Progress | None:
         (logged.event.round, logged.time, logged.event, logged.up)
         for events in read_logs(paths.training_totals).values()
         for logged in events
-        if isinstance(logged.event, TrainingTotals)
+        if isinstance(logged.event, TrainingTotals) and logged.event.marked
     ]
     if not found:
         return None

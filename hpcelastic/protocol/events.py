@@ -366,6 +366,11 @@ class TrainingTotals:
     losses: tuple[tuple[float, ...], ...] = ()
     """Pairs of a step and a loss, evenly chosen among all that the script has told, and the newest one."""
 
+    @property
+    def marked(self) -> bool:
+        """Whether a worker had written marks in the round."""
+        return self != TrainingTotals(round=self.round, rank=self.rank, steps=0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerInterrupted:

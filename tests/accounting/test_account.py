@@ -8,7 +8,7 @@ import pytest
 from hpcelastic.accounting import Account, Category, account
 from hpcelastic.accounting.account import poisson_interval
 from hpcelastic.accounting.journal import SECOND
-from hpcelastic.protocol.events import HangExamined, PeerSuspected, StopRequested
+from hpcelastic.protocol.events import HangExamined, PeerSuspected, StopRequested, TrainingTotals
 from hpcelastic.protocol.state import Cause, Phase
 
 from .logs import BEGIN, Node, decided, journal, micros
@@ -260,6 +260,29 @@ def test_workers_that_are_stopped_before_their_first_mark_have_only_started() ->
     node.end(30.0)
     found = seconds(account(journal(node)))
     assert found == {"start": 1.0, "rendezvous": 2.0, "launch": 17.0, "useful": 10.0}
+
+
+@pytest.mark.parametrize(("told", "unknown"), [(False, 7.0), (True, 0.0)])
+def test_a_round_that_is_lost_before_its_first_mark_has_only_started(told: bool, unknown: float) -> None:
+    """n2 is lost 7 s after the beginning of round 2, whose workers had no marks so far."""
+    first, second = Node("n1"), Node("n2")
+    for node in (first, second):
+        begin(node)
+    first.train(10.0, 1, steps=5, last_step_at=9.0, done_at=10.0, **FIRST)
+    second.state(10.0, Phase.JOINING, 1, cause=Cause.LEAVE)
+    second.park(10.0, 1)
+    second.state(11.0, Phase.RUNNING, 2)
+    second.workers(12.0, 2)
+    decided(first, 18.0, Phase.JOINING, 2, lost="n2@0-a", silence=0.5)
+    first.state(18.0, Phase.JOINING, 2, cause=Cause.NODE, lost="n2@0-a")
+    totals = {"n2@0-a": TrainingTotals(round=2, rank=0, steps=0)} if told else {}
+    found = account(replace(journal(first, second), totals=totals))
+    own = [segment for segment in found.segments if segment.node == "n2@0-a" and segment.begin >= micros(10.5)]
+    times = Counter[Category]()
+    for each in own:
+        times[each.category] += each.duration
+    assert times[Category.UNKNOWN] == round(unknown * SECOND)
+    assert times[Category.LAUNCH] == round((7.0 - unknown) * SECOND)
 
 
 def test_the_time_after_the_last_sign_of_an_agent_is_no_time_of_its_node() -> None:

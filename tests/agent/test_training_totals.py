@@ -108,6 +108,25 @@ def test_one_of_the_first_nodes_replaces_its_file_while_the_round_runs(
     assert one.steps() == [11], "the end of the round is in the file too"
 
 
+def test_a_file_tells_that_no_worker_of_the_round_has_marks(node: Callable[[int], Node], page: ControlPage) -> None:
+    one = node(0)
+    one.observe(Phase.RUNNING)
+    one.wait(1.0)
+    eventually(lambda: one.steps() == [0])
+    train(page, 0, 4)
+    one.wait(2.0)
+    eventually(lambda: one.steps() == [4])
+    one.found = WorkersOfRound(4, one.found.workers)
+    one.wait(4.0)
+    eventually(lambda: one.steps() == [4, 0])
+    (log,) = read_logs(one.paths.training_totals).values()
+    events = [each.event for each in log if isinstance(each.event, TrainingTotals)]
+    assert [(each.round, each.marked) for each in events] == [(3, True), (4, False)]
+    train(page, 0, 2, round=4)
+    one.wait(8.0)
+    eventually(lambda: one.steps() == [2])
+
+
 def test_other_nodes_write_no_file(node: Callable[[int], Node], page: ControlPage) -> None:
     other = node(3)
     other.observe(Phase.RUNNING)

@@ -13,6 +13,9 @@ MUTANTS = {
         SEGMENTS, "max(life.last, death.renewed)", "life.end"
     ),
     "a dead agent was dead since its last event": Patch(SEGMENTS, "max(life.last, death.renewed)", "life.last"),
+    "a round without marks so far is unknown": Patch(
+        ROUND_FACTS, "                found.told = True\n", "                pass\n"
+    ),
     "steps that are made again count as useful": Patch(
         SEGMENTS, "(redone, Category.REDONE)", "(redone, Category.USEFUL)"
     ),

@@ -166,7 +166,7 @@ def read_round(torchruns: Torchruns, nodes: int) -> int:
 
 
 def leases(torchruns: Torchruns) -> dict[str, Any]:
-    return dict(read_leases(torchruns.paths.leases))
+    return dict(read_leases(torchruns.paths.leases, processes=True))
 
 
 # The calls of torch on a handler
@@ -202,7 +202,8 @@ def test_a_handler_from_creation_to_close(tmp_path: Path) -> None:
         handler.next_rendezvous()
     assert handler.shutdown()
     assert handler.shutdown()  # like torch's handler, it accepts a second call
-    assert local_pid(next(iter(read_leases(RunPaths(tmp_path / "r").leases).values())).member.process) == os.getpid()
+    (lease,) = read_leases(RunPaths(tmp_path / "r").leases, processes=True).values()
+    assert local_pid(lease.member.process) == os.getpid()
 
 
 def test_errors_have_torchs_types(tmp_path: Path) -> None:

@@ -182,8 +182,8 @@ class Stage:
 
     def kill_agent(self, node: int) -> None:
         """Kill the agent, but neither its workers nor its guard."""
-        leases = [lease for name, lease in read_leases(self.paths.leases).items() if self.number(name) == node]
-        for lease in leases:
+        found = read_leases(self.paths.leases, processes=True)
+        for lease in (lease for name, lease in found.items() if self.number(name) == node):
             self._kill(node, int(lease.member.process.split(":")[2]))
 
     def _kill(self, node: int, inner: int) -> None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcelastic.accounting import Category
-from hpcelastic.accounting.segments import Segment
+from hpcelastic.accounting.journal import SECOND
 from hpcelastic.api.accounts import account_of
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError, SlurmError
+from hpcelastic.storage.events import read_logs
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster, presets
@@ -36,6 +37,9 @@ BROKEN = 3
 CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=3")
 UNKNOWN = 0.02
 """The greatest share of the node time of which the account may not know what it went into."""
+
+_NEAR = 20.0
+"""Seconds around a time that is unknown of which the events are shown."""
 
 PARTITIONS = ("low", "graceful")
 LEAST = {"allocation": 3, "pool": NODES}
@@ -304,15 +308,26 @@ def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> V
         figures = stage.run.goodput()
         unknown = figures.node_seconds["unknown"] / figures.total
         storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {unknown:.2%} of the node time is unknown")
-        assert unknown <= UNKNOWN, "\n".join(map(str, unknown_time(stage.paths)))
+        assert unknown <= UNKNOWN, unknown_time(stage.paths)
         return verdict
 
 
-def unknown_time(paths: RunPaths) -> list[Segment]:
-    """Return the times of which the account does not know what they went into, the longest first."""
+def unknown_time(paths: RunPaths) -> str:
+    """Return the times of which the account does not know what they went into, the longest first, with the events of
+    that node, and those of the others about it."""
     found = account_of(RunReader(paths))
     unknown = (segment for segment in found.segments if segment.category is Category.UNKNOWN)
-    return sorted(unknown, key=lambda segment: -segment.duration)
+    logs = [(node, event) for node, log in read_logs(paths.events).items() for event in log]
+    lines = []
+    for segment in sorted(unknown, key=lambda segment: -segment.duration):
+        about = sorted(
+            (event.time, node, str(event.event))
+            for node, event in logs
+            if node == segment.node or segment.node in str(event.event)
+        )
+        near = (each for each in about if abs(each[0] - segment.begin / SECOND) < _NEAR)
+        lines += [str(segment), *(f"  {when:.3f} {node} {text[:200]}" for when, node, text in near)]
+    return "\n".join(lines)
 
 
 def setting(seconds: float, seed: int, shape: str) -> Setting:
