@@ -86,6 +86,9 @@ class Journal:
     fold: Fold | None = None
     """The account of the first rounds, whose events the logs need not have."""
 
+    renewed: Mapping[str, int] | None = None
+    """The time of the last renewal of the lease of each lost node whose lease is still there, by node."""
+
     @property
     def end(self) -> int:
         """The end of the accounts: the present time, or the time of the last event."""

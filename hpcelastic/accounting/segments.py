@@ -107,6 +107,7 @@ def _deaths(journal: Journal) -> Mapping[str, Death]:
                     lost.setdefault(node, []).append((entry.time, number))
                     if isinstance(entry.event, Decided) and entry.event.silence is not None:
                         renewed[node] = entry.time - round(entry.event.silence * SECOND)
+    renewed |= journal.renewed or {}  # a node that has not seen an earlier renewal knows only when it saw the lease
     return {node: _death(min(decisions), signs.get(node, ()), renewed.get(node)) for node, decisions in lost.items()}
 
 
@@ -179,20 +180,23 @@ def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, 
             yield time, entry.time, category, after
         time = entry.time
         category, training, after = following
-    if training is not None:
-        cut = training.ended if training.ended is not None and training.ended < life.end else life.end
-        end = max(time, min(life.end, cut))
-        yield from _split(time, end, training)
-        yield end, life.end, Category.UNKNOWN, training.number
-    else:
-        death = life.death
-        lived = life.last if death is None or death.renewed is None else max(life.last, death.renewed)
-        lived = max(time, min(lived, life.end))
+    death = life.death if life.death is not None and life.death.renewed is not None else None
+    lived = life.last if death is None or death.renewed is None else max(life.last, death.renewed)
+    lived = max(time, min(lived, life.end))
+    """The time of the last sign of life that is known."""
+
+    if training is None:
         yield time, lived, category, after
-        if death is not None and death.renewed is not None:
-            yield lived, life.end, Category.DETECTION, death.round
-        else:
-            yield lived, life.end, Category.UNKNOWN, after
+    elif death is not None and training.training is None:
+        yield from _split(time, lived, training)
+    else:
+        cut = training.ended if training.ended is not None and training.ended < life.end else life.end
+        lived, death, after = max(time, min(life.end, cut)), None, training.number
+        yield from _split(time, lived, training)
+    if death is None:
+        yield lived, life.end, Category.UNKNOWN, after
+    else:
+        yield lived, life.end, Category.DETECTION, death.round
 
 
 _Following = tuple[Category, Round | None, int]

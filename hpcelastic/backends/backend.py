@@ -58,8 +58,8 @@ class AnyObserver(Protocol):
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
 
-    def renewed_at(self, node: str) -> float | None:
-        """Return when a renewal of the node's lease was seen last; None if its lease was never seen."""
+    def silence(self, node: str) -> float | None:
+        """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
 
     def limit(self) -> float:
         """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""

@@ -224,9 +224,10 @@ class RecordObserver:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
         return self._liveness.expires(node)
 
-    def renewed_at(self, node: str) -> float | None:
-        """Return when a renewal of the node's lease was seen last; None if its lease was never seen."""
-        return self._liveness.renewed_at(node)
+    def silence(self, node: str) -> float | None:
+        """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
+        renewed = self._liveness.renewed_at(node)
+        return None if renewed is None else self._clock() - renewed
 
     def limit(self) -> float:
         """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""

@@ -78,8 +78,7 @@ class ObservedLeases:
 
     def silence(self, node: str) -> float | None:
         """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
-        renewed = self.observer.renewed_at(node)
-        return None if renewed is None else self._clock() - renewed
+        return self.observer.silence(node)
 
     def _is_same_but_dead(self, own: Member | None) -> bool:
         """Return whether at most ``dead`` has changed in the own lease: `Suspicions` has read the leases then."""

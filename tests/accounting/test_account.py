@@ -157,6 +157,28 @@ def test_a_node_that_dies_before_it_knows_its_round(
     assert {each.after for each in own if each.category is Category.DETECTION} <= {1}
 
 
+@pytest.mark.parametrize(("silence", "unknown", "detection"), [(4.0, 8.0, 4.0), (None, 12.0, 0.0)])
+def test_a_lost_round_without_totals_is_unknown_until_the_last_sign_of_its_node(
+    silence: float | None, unknown: float, detection: float
+) -> None:
+    """The agent of the only node is killed, and the next one finds its lease after 13 s."""
+    first, again = Node("n1"), Node("n1", incarnation="0-b")
+    begin(first)
+    again.start(14.5, launched=14.0, job="77.0", nodes=1)
+    decided(again, 15.0, Phase.JOINING, 1, lost="n1@0-a", silence=silence)
+    again.state(15.0, Phase.JOINING, 1, cause=Cause.NODE, lost="n1@0-a")
+    found = account(journal(first, again))
+    own = [segment for segment in found.segments if segment.node == "n1@0-a" and segment.begin >= micros(1.5)]
+    times = Counter[Category]()
+    for each in own:
+        times[each.category] += each.duration
+    assert times == {
+        category: round(duration * SECOND)
+        for category, duration in ((Category.UNKNOWN, unknown + 1.0), (Category.DETECTION, detection))
+        if duration
+    }
+
+
 def test_a_hang_lasts_from_the_last_step_to_the_end_of_the_round() -> None:
     node = Node("n1")
     begin(node)
@@ -262,8 +284,8 @@ def test_workers_that_are_stopped_before_their_first_mark_have_only_started() ->
     assert found == {"start": 1.0, "rendezvous": 2.0, "launch": 17.0, "useful": 10.0}
 
 
-@pytest.mark.parametrize(("told", "unknown"), [(False, 7.0), (True, 0.0)])
-def test_a_round_that_is_lost_before_its_first_mark_has_only_started(told: bool, unknown: float) -> None:
+@pytest.mark.parametrize(("told", "unknown", "launch"), [(False, 6.5, 0.0), (True, 0.0, 7.0)])
+def test_a_round_that_is_lost_before_its_first_mark_has_only_started(told: bool, unknown: float, launch: float) -> None:
     """n2 is lost 7 s after the beginning of round 2, whose workers had no marks so far."""
     first, second = Node("n1"), Node("n2")
     for node in (first, second):
@@ -282,7 +304,7 @@ def test_a_round_that_is_lost_before_its_first_mark_has_only_started(told: bool,
     for each in own:
         times[each.category] += each.duration
     assert times[Category.UNKNOWN] == round(unknown * SECOND)
-    assert times[Category.LAUNCH] == round((7.0 - unknown) * SECOND)
+    assert times[Category.LAUNCH] == round(launch * SECOND)
 
 
 def test_the_time_after_the_last_sign_of_an_agent_is_no_time_of_its_node() -> None:
