@@ -92,7 +92,7 @@ def test_only_the_nodes_of_a_large_job_that_begins_a_run_do_not_list_the_leases(
         assert backend.register("n1@0-0").commit(1, encode(replace(state, round=rounds)))
     listed: list[str] = []
 
-    def leases(backend: FileBackend, node_name: str = "") -> dict[str, Lease]:
+    def leases(backend: FileBackend, node_name: str = "", *, processes: bool = False) -> dict[str, Lease]:
         listed.append(node_name)
         return {}
 
