@@ -105,8 +105,8 @@ class RunPaths:
         return self.root / "training-totals"
 
     def totals_of(self, node: str) -> Path:
-        """The totals of one node: a line as in its event log."""
-        return self.training_totals / f"{safe_name(node)}.jsonl"
+        """The totals of one node: lines as in its event log, whose name is the same."""
+        return self.training_totals / self.event_log(node).name
 
     @property
     def mailbox(self) -> Path:

@@ -96,7 +96,8 @@ def test_one_of_the_first_nodes_replaces_its_file_while_the_round_runs(
     train(page, 0, 9)
     one.wait(2.0)
     eventually(lambda: one.steps() == [9])
-    (log,) = read_logs(one.paths.training_totals).values()
+    ((name, log),) = read_logs(one.paths.training_totals).items()
+    assert name == "n2@0-a", "the account finds them by the node"
     assert isinstance(log[0], LoggedEvent) and log[0].node == "n2" and log[0].up is not None
     train(page, 0, 11)
     one.wait(1.0)
