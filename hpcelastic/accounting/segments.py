@@ -180,23 +180,28 @@ def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, 
             yield time, entry.time, category, after
         time = entry.time
         category, training, after = following
-    death = life.death if life.death is not None and life.death.renewed is not None else None
-    lived = life.last if death is None or death.renewed is None else max(life.last, death.renewed)
-    lived = max(time, min(lived, life.end))
-    """The time of the last sign of life that is known."""
+    yield from _last_parts(life, time, category, training, after)
 
-    if training is None:
+
+def _last_parts(
+    life: Life, time: int, category: Category, training: Round | None, after: int
+) -> Iterator[tuple[int, int, Category, int]]:
+    """Yield the parts of a life from ``time``, that of its last event that changes what the node does, to its end."""
+    renewed = life.death.renewed if life.death is not None else None
+    if training is not None and (renewed is None or training.training is not None):
+        end = max(time, min(life.end, life.end if training.ended is None else training.ended))
+        yield from _split(time, end, training)
+        yield end, life.end, Category.UNKNOWN, training.number
+        return
+    lived = max(time, min(max(life.last, renewed or 0), life.end))
+    if training is not None:
+        yield from _split(time, lived, training)
+    else:
         yield time, lived, category, after
-    elif death is not None and training.training is None:
-        yield from _split(time, lived, training)
+    if life.death is not None and renewed is not None:
+        yield lived, life.end, Category.DETECTION, life.death.round
     else:
-        cut = training.ended if training.ended is not None and training.ended < life.end else life.end
-        lived, death, after = max(time, min(life.end, cut)), None, training.number
-        yield from _split(time, lived, training)
-    if death is None:
         yield lived, life.end, Category.UNKNOWN, after
-    else:
-        yield lived, life.end, Category.DETECTION, death.round
 
 
 _Following = tuple[Category, Round | None, int]

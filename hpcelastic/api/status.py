@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 from hpcelastic.agent.member import process_status
@@ -91,7 +90,7 @@ class RunStatus:
     """Incidents by node, and whether they exclude the node."""
 
     progress: Progress | None = None
-    """The progress of the training; None if its script writes no progress marks, and in the first 10 s."""
+    """The progress of the training; None if its script writes no progress marks, and before the first ones."""
 
     copied: bool = False
     """True if the server of the run does not answer, and this is the newest copy in the run's directory."""
@@ -208,7 +207,8 @@ def _silent(lease: Lease, state: State, watched: bool) -> bool:
 
 def _any_renewed(leases: Mapping[str, Lease], state: State) -> bool:
     """True if some node has renewed its lease a moment ago. Each renewal changes the time of the directory."""
-    return any(_is_fresh(lease.path.parent, lease, state) for lease in islice(leases.values(), 1))
+    lease = next(iter(leases.values()), None)
+    return lease is not None and _is_fresh(lease.path.parent, lease, state)
 
 
 def _is_fresh(path: Path, lease: Lease, state: State) -> bool:

@@ -10,9 +10,9 @@ MUTANTS = {
         SEGMENTS, "end = max(last, death.noticed)", "end = last"
     ),
     "a dead agent has done what it did at its last event until its death was noticed": Patch(
-        SEGMENTS, "max(life.last, death.renewed)", "life.end"
+        SEGMENTS, "max(life.last, renewed or 0)", "life.end"
     ),
-    "a dead agent was dead since its last event": Patch(SEGMENTS, "max(life.last, death.renewed)", "life.last"),
+    "a dead agent was dead since its last event": Patch(SEGMENTS, "max(life.last, renewed or 0)", "life.last"),
     "a round without marks so far is unknown": Patch(
         ROUND_FACTS, "                found.told = True\n", "                pass\n"
     ),
