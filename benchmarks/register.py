@@ -213,8 +213,8 @@ def _contention(results: Mapping[str, Any]) -> Table:
     head = ("contenders", *parameters["sides"], *(f"{OURS} / {peer}" for peer in peers if OURS in parameters["sides"]))
     note = (
         f"Increments per second in {parameters['seconds']:g} s, median (least–greatest) of {parameters['repeat']}: "
-        f"more is better. The register keeps its last {_KEPT_VERSIONS} versions, like the key-value store, or all, "
-        "like the rendezvous. Each version is durable (fsync) before it counts, which takes no time on tmpfs. Stores "
+        f"more is better. The register keeps its last {_KEPT_VERSIONS} versions, like the key-value store, or all. The "
+        "rendezvous keeps 500. Each version is durable (fsync) before it counts, which takes no time on tmpfs. Stores "
         "of torch are not durable."
     )
     return Table("Compare-and-sets under contention", head, tuple(rows), note)

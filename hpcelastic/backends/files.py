@@ -16,6 +16,10 @@ _LOCK_TIMEOUT = 0.1
 for each other."""
 
 
+_KEPT_VERSIONS = 500
+"""Number of old versions of the register that stay. A round writes two or three, and each commit lists all names."""
+
+
 class FileBackend:
     """Files of the run's directory. No server is needed, and no process must stay alive."""
 
@@ -27,7 +31,7 @@ class FileBackend:
         return self._paths.root
 
     def register(self, writer: str) -> Register:
-        return Register(self._paths.register, writer, lock_timeout=_LOCK_TIMEOUT)
+        return Register(self._paths.register, writer, _KEPT_VERSIONS, lock_timeout=_LOCK_TIMEOUT)
 
     def lease(self, node: str) -> OwnLease:
         return OwnLease(self._paths.leases, node)

@@ -28,6 +28,9 @@ from hpcelastic.storage import files
 SETTLE_DELAY = 5.0
 """Seconds between the first sight of a version as superseded and its removal. Far above any lag of a listing."""
 
+_BATCH = 16
+"""Number of versions that are removed at once, at least. Each removal costs a listing, and delays the writer."""
+
 _TARGET = re.compile(r"v([0-9]+)\.json")
 
 
@@ -40,7 +43,7 @@ class HistoryTrimmer:
 
     def __init__(self, directory: Path, keep: int, clock: Callable[[], float]) -> None:
         self._directory = directory
-        self._keep = max(1, keep)
+        self._keep, self._batch = max(1, keep), max(1, min(keep, _BATCH))
         self._clock = clock
         self._observations: tuple[tuple[float, int], ...] = ()
         """Times at which some version was seen to be the newest, and its number. The first is the last settled one."""
@@ -51,15 +54,15 @@ class HistoryTrimmer:
     def trim(self, newest: int, list_numbers: Callable[[], list[int]], path: Callable[[int], Path]) -> None:
         """Remove old versions among those that ``list_numbers`` returns (ascending), each at its ``path``.
 
-        Versions are removed in batches, because each removal costs a listing. Raises StoreError if a file can't be
+        Versions are removed in batches. Raises StoreError if a file can't be
         removed.
         """
         last = self._newest_settled(newest) - self._keep
-        if last - self._trimmed_to < self._keep:
+        if last - self._trimmed_to < self._batch:
             return
         numbers = list_numbers()
         old = numbers[: bisect_right(numbers, last)]
-        if len(old) >= self._keep:
+        if len(old) >= self._batch:
             self._remove_drafts(last)
             self._remove(path(number) for number in old)
             files.touch_directory(self._directory)

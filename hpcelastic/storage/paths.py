@@ -34,7 +34,7 @@ class RunPaths:
 
     @property
     def register(self) -> Path:
-        """The versions of the rendezvous register: the run's history."""
+        """The newest versions of the rendezvous register: the run's history."""
         return self.root / "rendezvous" / "versions"
 
     @property

@@ -20,7 +20,8 @@ FOR_A_NODE = 8
 """Maximum number of those of a node: its lease, its event log, the log of its agent, the test of the filesystem."""
 
 FOR_A_ROUND = 3
-"""Maximum number of those of a round: two versions of the register, and the directory of its logs."""
+"""Maximum number of those of a round: two versions of the register, of which the last 500 stay, and the directory of
+its logs."""
 
 FOR_A_WORKER = 2
 """Those of a worker in a round: its standard output and its standard error."""

@@ -30,7 +30,7 @@ RUN, LEASE_KEEPER, SUSPICION = (
 )
 HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_main", "hpcelastic.protocol.node"
 SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
-CONNECT = "hpcelastic.backends.connect"
+CONNECT, FILE_BACKEND = "hpcelastic.backends.connect", "hpcelastic.backends.files"
 FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
 ELASTIC, RECOVERY, ROUNDS = (
     "hpcelastic.training.elastic",

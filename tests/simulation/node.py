@@ -430,15 +430,17 @@ class Node:
         self.world.clock.after(self.world.random.uniform(0, 0.1), self._notifier.set, self._agent)
 
     def fenced(self, groups: list[Group]) -> None:
-        """The guard kills the workers of ``groups``."""
+        """The guard kills the workers of ``groups``. The others notice that, except for workers that have ended."""
         self.world.referee.disturbed(self.id, self.world.clock.now + LEASE + MARGIN)
         for group in groups:
-            if group.alive:
+            left = bool(group.alive)
+            if left:
                 self.world.log(f"{self.id} is fenced in round {group.part.round}")
                 if not self.stopping and not group.parked:  # else the round had ended for this node already
                     self.world.referee.fenced(group.part.round)
             group.end()
-            self.world.echo(group.part.round)
+            if left:
+                self.world.echo(group.part.round)
 
     def fail(self, by_itself: bool, group: Group | None = None) -> None:
         """Let a worker fail."""
