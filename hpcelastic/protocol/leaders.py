@@ -22,9 +22,9 @@ _LOOK_INTERVAL = 0.5
 """Seconds from the look of some nodes of a large job until the next ones look."""
 
 
-def is_large(job_nodes: int) -> bool:
-    """Return whether the nodes of a job of that size must not do the same thing all at once."""
-    return job_nodes > _LARGE
+def is_large(nodes: int) -> bool:
+    """Return whether so many nodes must not do the same thing all at once."""
+    return nodes > _LARGE
 
 
 def first_look(member: Member) -> float:
@@ -53,6 +53,19 @@ def leader_rank(found: Sequence[Participant | Member], state: State, own: Member
     if rank is None and ready and is_large(own.job_nodes) and own.order < COUNT:
         return COUNT + own.order
     return rank
+
+
+def turn(state: State, own: str, lost: str) -> int:
+    """Return after how many other neighbours the node ``own`` looks at the lease of a neighbour that seems lost.
+
+    To look is to list all leases. In a large round one neighbour looks at once, and the others later, in case that it
+    was lost too.
+    """
+    count = len(state.participants)
+    if not is_large(count) or own not in state.ranks or lost not in state.ranks:
+        return 0
+    around = linked(state.ranks[lost], count)
+    return around.index(state.ranks[own]) if state.ranks[own] in around else 0
 
 
 def rivals(before: State, after: State) -> list[Participant]:

@@ -79,8 +79,11 @@ def neighbours(index: int, count: int) -> list[int]:
 
 
 def linked(index: int, count: int) -> list[int]:
-    """Return all members that share a link with member ``index``, in either direction."""
-    offsets = (1, isqrt(count), -1, -isqrt(count))
+    """Return all members that share a link with member ``index``, in either direction.
+
+    Those that are far away come first, because they are rarely lost with it.
+    """
+    offsets = (isqrt(count), -isqrt(count), 1, -1)
     return [there for there in dict.fromkeys((index + offset) % count for offset in offsets) if there != index]
 
 

@@ -57,7 +57,7 @@ class Rendezvous:
         self._schedule = PollSchedule(times, clock)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
-        self._suspicions = Suspicions(self._leases, self._known, clock)
+        self._suspicions = Suspicions(node, self._leases, self._known, clock)
         self._lost = ""
         """`State.lost` of the state that was followed last."""
 

@@ -5,43 +5,77 @@ a node that is alive renews its lease as soon as a link to it breaks.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
+from hpcelastic.protocol.leaders import turn
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
 _STANDSTILL = 0.1
 """Seconds for which the lease of a neighbour that refuses connections must not have changed."""
 
+_TURN = 0.4
+"""Seconds until the next neighbour of a node that seems lost looks at its lease, in a large round."""
+
+_EARLY = 2
+"""Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
+
+
+@dataclass(frozen=True)
+class _Suspect:
+    """A neighbour whose link has broken."""
+
+    turn: float
+    """The time from which this node may report that it is gone."""
+
+    since: float | None = None
+    """The time of the first look at its lease since then; None before it."""
+
+    version: str | None = None
+    """The version of its lease at that time."""
+
 
 class Suspicions:
     """The neighbours that this node suspects, in the round that runs or has just ended, the one of ``known``."""
 
-    def __init__(self, leases: ObservedLeases, known: KnownState, clock: Callable[[], float]) -> None:
-        self._leases, self._known, self._clock = leases, known, clock
+    def __init__(self, node: str, leases: ObservedLeases, known: KnownState, clock: Callable[[], float]) -> None:
+        self._node, self._leases, self._known, self._clock = node, leases, known, clock
         self.silent: set[str] = set()
         """Neighbours whose heartbeats are missing. Only their leases show whether they are alive."""
 
         self.gone: frozenset[str] = frozenset()
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
 
-        self._suspects: dict[str, tuple[float, str | None]] = {}
-        """Neighbours whose link has broken: since when, and the version of their lease at that time."""
+        self._suspects: dict[str, _Suspect] = {}
 
     def link_lost(self, node: str) -> None:
         """The link to a neighbour has broken."""
-        self._leases.look()
-        self._suspects[node] = self._clock(), self._leases.observer.lease_version(node)
+        place = turn(self._known.state, self._node, node)
+        self._suspects[node] = _Suspect(self._clock() + place * _TURN)
+        if place < _EARLY:
+            self._look(node)
 
     def refused(self, node: str) -> bool:
         """The kernel of a suspect refuses connections. Return whether that proves that it is gone."""
-        since, before = self._suspects[node]
+        suspect = self._suspects[node]
+        if self._clock() < suspect.turn:
+            return False
+        if suspect.since is None:
+            self._look(node)
+            return False
         self._leases.look()
-        if self._leases.observer.lease_version(node) != before:
+        if self._leases.observer.lease_version(node) != suspect.version:
             del self._suspects[node]
-        elif self._clock() - since >= _STANDSTILL and node in self._known.state.ranks:
+        elif self._clock() - suspect.since >= _STANDSTILL and node in self._known.state.ranks:
             self.gone |= {node}
             return True
         return False
+
+    def _look(self, node: str) -> None:
+        """Look at the lease of a suspect for the first time."""
+        self._leases.look()
+        version = self._leases.observer.lease_version(node)
+        self._suspects[node] = replace(self._suspects[node], since=self._clock(), version=version)
 
     def suspects(self, node: str) -> bool:
         """Return whether the link to the node has broken and its lease has not been renewed since."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.protocol import leaders
 from hpcelastic.protocol.changes import changed, unpack
 from hpcelastic.protocol.decide import Decision, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
@@ -319,6 +320,39 @@ def test_a_requested_renewal_waits_until_the_next_version_is_followed(tmp_path: 
 
 
 # Lost and silent neighbours
+
+
+@pytest.mark.parametrize(
+    ("lost", "delay"),
+    [("", 0.2), ("e", 0.7), ("ea", 1.7), ("ead", 1.7)],
+    ids=["all are left", "the first is lost", "two are lost", "three are lost"],
+)
+def test_the_neighbours_of_a_lost_node_in_a_large_round_look_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, delay: float
+) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    world, nodes = running(tmp_path, 5)
+    gone, looks = nodes[2], list[str]()
+    left = [node for node in nodes if node is not gone and node.member.name not in lost]
+    for node in left:
+        look, name = node.rendezvous._leases.look, node.member.name
+        monkeypatch.setattr(node.rendezvous._leases, "look", lambda look=look, name=name: looks.append(name) or look())
+        node.rendezvous.receive(PeerLinkLost(gone.member.node))
+        node.rendezvous.renew(node.member)
+    states, began = list[State](), world.now
+    world.now += 0.2
+    while not states:
+        for node in left:
+            node.rendezvous.receive(PeerRefused(gone.member.node))
+            state = node.turn()
+            states += [state] if state and state.phase is Phase.JOINING else []
+        world.now += 0.5
+    assert states[0].lost == gone.member.node
+    assert world.now - began - 0.5 == pytest.approx(delay)
+    first = min(left, key=lambda node: "eadb".index(node.member.name)).member.name
+    assert looks.count(first) >= 2 and looks.count("b") <= 2, "the last neighbour looks late, if at all"
+    if not lost:
+        assert set(looks) == {"e", "a"}, "the second one has only looked once before"
 
 
 def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: Path) -> None:

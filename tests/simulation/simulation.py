@@ -18,7 +18,7 @@ from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.storage.lease_names import member_of, parse
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, DECIDE, FILE_BACKEND, GUARD, KEYVALUE, MODES, RUN, Patch, load
+from tests.protocol.under_test import CONNECT, DECIDE, FILE_BACKEND, GUARD, KEYVALUE, LEADERS, MODES, RUN, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
 from tests.simulation.filesystem import SLOW, Mount, Server
@@ -62,6 +62,7 @@ class Simulation:
         self.code.module(MODES).is_shared.cache_clear()  # so that a history does not depend on those before it
         for module in (KEYVALUE, FILE_BACKEND):  # so that versions are removed within a short history
             self.code.module(module)._KEPT_VERSIONS = 2
+        self.code.module(LEADERS)._LARGE = self.random.choice([1, 64])
         self._simulate_processes_of_guard()
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
