@@ -68,6 +68,11 @@ def settled(pid: int) -> bool:
     return eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"))
 
 
+def waits(pid: int) -> bool:
+    """Return True if ``pid`` waits in the kernel, or is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ST"
+
+
 def eventually(condition: Callable[[], bool]) -> bool:
     """Poll until ``condition`` is true. Return False if it does not become true in time."""
     deadline = time.monotonic() + TIMEOUT

@@ -19,7 +19,7 @@ import pytest
 from hpcelastic.agent import guard_main
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import MARKER, boottime, kill_group, kill_marked_processes, marked_processes
-from tests.agent.processes import TIMEOUT, Watched, eventually, settled, sleeper, watched
+from tests.agent.processes import TIMEOUT, Watched, eventually, settled, sleeper, waits, watched
 
 WITH_GRANDCHILD = "setsid sleep 300 & echo $!; wait"
 WITH_DAEMON = "(setsid sh -c 'echo $$; exec sleep 300' &); exec sleep 300"
@@ -205,7 +205,7 @@ def understood(it: Guard) -> bool:
 
     def idle() -> bool:
         unread = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
-        return unread == 0 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ST"
+        return unread == 0 and waits(pid)
 
     return eventually(idle)
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcelastic.agent import native_stacks as module
 from hpcelastic.agent.native_stacks import PROGRAM, native_stacks
-from tests.agent.processes import may_trace
+from tests.agent.processes import eventually, may_trace, waits
 
 needs_tracing = pytest.mark.skipif(not may_trace(), reason="only root may trace processes here")
 
@@ -21,6 +21,7 @@ def sleeping() -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        assert eventually(lambda: waits(process.pid))  # it may still be in the write
         yield process.pid
         process.kill()
 
