@@ -1,14 +1,16 @@
 """The time in which N nodes agree on a round: hpcelastic through files, torch's c10d rendezvous through one TCPStore.
 
-Each node is a process without workers, forked from a process that has imported all modules. A round needs all nodes.
-hpcelastic runs on this machine's filesystem, without and with a delay of 2 ms for each operation on metadata
-(`distance`). The result is the seconds from the common start until the last node has seen the round.
+Each node is a process without workers, forked from a process that has imported all modules. hpcelastic runs on this
+machine's filesystem, without and with a delay of 2 ms for each operation on metadata (`distance`). The result is the
+seconds from the common start until the last node has seen the round. Then one process of hpcelastic is killed: the
+seconds from its death until the last other node has seen the next round.
 """
 
 import contextlib
 import gc
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.distance import KINDS, Distance
 from benchmarks.machine import CHECKOUT
@@ -34,6 +36,9 @@ TORCH = "torch c10d"
 
 _TIMEOUT = 120.0
 """Seconds until all nodes must be ready to start."""
+
+_CALM = 2.0
+"""Seconds from the first round until a node is killed."""
 
 
 @dataclass(frozen=True)
@@ -64,29 +69,36 @@ class Formed:
     """Processor time in seconds of all nodes together, from the common start until each has seen the round."""
 
     error: str = ""
+    after_loss: float | None = None
+    """Seconds from the death of a node until the last other one has seen the next round. None if it was not measured,
+    or if no round formed."""
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Form rounds of every size with every rendezvous in turn, ``repeat`` times."""
     runs = []
     contenders = [*parameters.grounds, *([TORCH] if parameters.torch else [])]
-    for nodes in parameters.nodes:
-        for _ in range(parameters.repeat):
-            for name in list(contenders):
-                formed = _on(name, nodes, parameters)
-                say(f"{nodes} nodes, {name}: {spread([formed.seconds])} s {formed.error}")
-                runs.append({"nodes": nodes, "side": name, **asdict(formed)})
-                if formed.seconds is None:
-                    contenders.remove(name)
+    with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
+        for nodes in parameters.nodes:
+            for _ in range(parameters.repeat):
+                for name in list(contenders):
+                    formed = on_side(name, nodes, parameters, Path(directory) / f"run-{len(runs)}")
+                    say(f"{nodes} nodes, {name}: {spread([formed.seconds])} s {formed.error}")
+                    runs.append({"nodes": nodes, "side": name, **asdict(formed)})
+                    if formed.seconds is None:
+                        contenders.remove(name)
     return {"parameters": asdict(parameters), "runs": runs}
 
 
-def _on(name: str, nodes: int, parameters: Parameters) -> Formed:
+def on_side(name: str, nodes: int, parameters: Parameters, directory: Path) -> Formed:
+    """Form one round. The caller removes the directory after all rounds.
+
+    For minutes after files were removed, ext4 needs much more processor time to create others.
+    """
     if name == TORCH:
         with tcp_store() as server:
             return _form([TORCH, str(server.port), str(nodes)], nodes, parameters)
-    with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
-        return _form([name, str(Path(directory) / "run"), str(nodes)], nodes, parameters)
+    return _form([name, str(directory), str(nodes)], nodes, parameters)
 
 
 @dataclass(frozen=True)
@@ -115,22 +127,31 @@ def tcp_store() -> Iterator[StoreServer]:
 
 
 def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
-    """Start all nodes at the same time and wait for the last."""
+    """Start all nodes at the same time and wait for the last. Then kill one, and wait for the others."""
     with _node_processes([sys.executable, "-m", "benchmarks.scale", *arguments]) as (parent, lines):
         if until(lambda: True if len(lines) == nodes else None, time.monotonic() + _TIMEOUT) is None:
             return Formed(None, error=f"{nodes - len(lines)} nodes were not there after {_TIMEOUT:g} s")
         since = time.monotonic()
         parent.stdin.close()
-        until(lambda: True if len(lines) == 2 * nodes else None, since + parameters.timeout)
+        until(lambda: True if len(lines) >= 2 * nodes else None, since + parameters.timeout)
+        lost = None
+        if len(lines) == 2 * nodes and arguments[0] != TORCH and nodes > 1:
+            time.sleep(_CALM)
+            lost = time.monotonic()
+            os.kill(json.loads(lines[nodes + nodes // 2])["pid"], signal.SIGKILL)
+            until(lambda: True if len(lines) == 3 * nodes - 1 else None, lost + parameters.timeout)
     if len(lines) < 2 * nodes:
         return Formed(None)
-    answers = [json.loads(line) for line in lines[nodes:]]
+    answers = [json.loads(line) for line in lines[nodes : 2 * nodes]]
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
     counts: Counter[str] = sum((Counter(answer["counts"]) for answer in answers), Counter())
     processor = sum(answer["processor"] for answer in answers)
-    return Formed(round(max(answer["when"] for answer in answers) - since, 4), dict(counts) or None, processor)
+    seconds = round(max(answer["when"] for answer in answers) - since, 4)
+    later = [json.loads(line)["when"] for line in lines[2 * nodes :]]
+    after_loss = round(max(later) - lost, 4) if lost is not None and len(later) == nodes - 1 else None
+    return Formed(seconds, dict(counts) or None, processor, after_loss=after_loss)
 
 
 @contextlib.contextmanager
@@ -153,6 +174,12 @@ def _node_processes(command: list[str]) -> Iterator[tuple[Any, list[str]]]:
 
 # The nodes
 
+AwaitRound: TypeAlias = Callable[[], None]
+"""A function that waits for the next round."""
+
+Join: TypeAlias = Callable[[], AwaitRound | None]
+"""A function that joins a round. Its result is None if no further round is measured."""
+
 
 def main(side: str, where: str, nodes: str) -> None:
     """Fork the nodes and wait until killed. Each node prints a line when it is ready and when it has joined."""
@@ -164,19 +191,22 @@ def main(side: str, where: str, nodes: str) -> None:
     threading.Event().wait()
 
 
-def _node(make: Callable[[int], Callable[[], None]], index: int, distance: Distance | None) -> None:
+def _node(make: Callable[[int], Join], index: int, distance: Distance | None) -> None:
     """Join the round once standard input ends, then stay: a node that leaves would disturb nodes that still join."""
     join = make(index)
     _say("there")
     sys.stdin.read()
-    error, used = "", time.process_time()
+    error, used, await_round = "", time.process_time(), None
     try:
-        join()
+        await_round = join()
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     counts = distance.counts() if distance else {}
     answer = {"when": time.monotonic(), "error": error, "counts": counts, "processor": time.process_time() - used}
-    _say(json.dumps(answer))
+    _say(json.dumps({**answer, "pid": os.getpid()}))
+    if await_round is not None:
+        await_round()
+        _say(json.dumps({"when": time.monotonic()}))
     threading.Event().wait()
 
 
@@ -184,30 +214,37 @@ def _say(line: str) -> None:
     os.write(1, f"{line}\n".encode())  # in one write: all nodes share the pipe
 
 
-def _ours(directory: str, nodes: int) -> Callable[[int], Callable[[], None]]:
+def _ours(directory: str, nodes: int) -> Callable[[int], Join]:
     from benchmarks import wiring
     from hpcelastic.storage.paths import RunPaths
 
     paths = RunPaths(Path(directory))
     wiring.warm_up()
 
-    def join(index: int) -> None:
+    def join(index: int) -> AwaitRound:
         wiring.make_run(paths)
-        wiring.join(paths, index, nodes)
+        await_round = wiring.join(paths, index, nodes)
+        await_round()
+        return await_round
 
     return lambda index: lambda: join(index)
 
 
-def _torch(port: str, nodes: int) -> Callable[[int], Callable[[], None]]:
+def _torch(port: str, nodes: int) -> Callable[[int], Join]:
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-    def make(index: int) -> Callable[[], None]:
+    def make(index: int) -> Join:
         store = TCPStore("127.0.0.1", int(port), is_master=False, wait_for_workers=False)
         parameters = RendezvousParameters("c10d", f"127.0.0.1:{port}", "scale", nodes, nodes, local_addr="127.0.0.1")
-        return create_handler(store, C10dRendezvousBackend(store, "scale"), parameters).next_rendezvous
+        handler = create_handler(store, C10dRendezvousBackend(store, "scale"), parameters)
+
+        def join() -> None:
+            handler.next_rendezvous()
+
+        return join
 
     return make
 
@@ -222,19 +259,26 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
 
 
 def _times(results: Mapping[str, Any], sizes: list[int], sides: list[str]) -> Table:
-    compared = "local" in sides and TORCH in sides
+    compared, ours = "local" in sides and TORCH in sides, [side for side in sides if side != TORCH]
     rows = []
     for nodes in sizes:
         times = {side: [run["seconds"] for run in _runs(results, nodes, side)] for side in sides}
         cells = [spread(times[side]) for side in sides]
-        rows.append((str(nodes), *cells, *([ratio(times["local"], times[TORCH])] if compared else [])))
+        lost = [_after_loss(_runs(results, nodes, side)) for side in ours]
+        rows.append((str(nodes), *cells, *([ratio(times["local"], times[TORCH])] if compared else []), *lost))
     parameters = results["parameters"]
     note = (
         f"Seconds; median (least–greatest) of {parameters['repeat']}; every node is a process of this machine. "
-        f"*never*: not within {parameters['timeout']:g} s, so more nodes were not measured."
+        f"*never*: not within {parameters['timeout']:g} s, so more nodes were not measured. *one dies*: from the "
+        "death of a node until the last other one has the next round."
     )
-    head = ("nodes", *sides, *(["ours (local) / torch"] if compared else []))
+    head = ("nodes", *sides, *(["ours (local) / torch"] if compared else []), *(f"{side}, one dies" for side in ours))
     return Table("A round of N nodes", head, tuple(rows), note)
+
+
+def _after_loss(runs: list[Mapping[str, Any]]) -> str:
+    measured = [run["after_loss"] for run in runs if run["seconds"] is not None and "after_loss" in run]
+    return spread(measured) if measured else "-"
 
 
 def _operations(results: Mapping[str, Any], sizes: list[int], sides: list[str]) -> Table:

@@ -2,6 +2,8 @@
 
 import queue
 import secrets
+from collections.abc import Callable
+from dataclasses import replace
 
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.notifier import NetworkNotifier
@@ -9,10 +11,12 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network import Network, News, shared_key
+from hpcelastic.protocol.changes import changed, difference, pack, unpack
 from hpcelastic.protocol.codec import decode, encode
+from hpcelastic.protocol.failure_detector import heartbeat_interval
 from hpcelastic.protocol.node import NodeStateMachine, Publish, ReservePort, StartWorkers, Transition
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import Member, NodeState, State
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import open_run
@@ -28,13 +32,17 @@ _PORT = 1
 
 
 def settings(nodes: int) -> Settings:
-    """Return the default timings for ``nodes`` nodes. A round needs all nodes."""
-    return advise(Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0)), FilesystemReport(safe=True))
+    """Return the default timings for ``nodes`` nodes. One of them may be missing in a round."""
+    return advise(
+        Settings(NodeRange(max(1, nodes - 1), nodes), restarts=RestartSettings(0)), FilesystemReport(safe=True)
+    )
 
 
 def warm_up() -> None:
     """Fill the caches of the codec once, for all nodes that are forked from this process."""
-    decode(State, encode(State(RUN, settings(1))))
+    state = State(RUN, settings(1), participants=(Participant("node@0", 1, _ADDRESS, _PORT),))
+    decode(State, encode(state))
+    changed(state, unpack(pack(difference(state, replace(state, phase=Phase.RUNNING)))))
 
 
 def make_run(paths: RunPaths) -> None:
@@ -43,10 +51,11 @@ def make_run(paths: RunPaths) -> None:
         files.make_directory(directory)
 
 
-def join(paths: RunPaths, index: int, nodes: int) -> None:
-    """Join as node ``index`` of ``nodes`` until the process ends. Return when an agent would start its workers.
+def join(paths: RunPaths, index: int, nodes: int) -> Callable[[], None]:
+    """Join as node ``index`` of ``nodes`` until the process ends.
 
-    Raises the errors that an agent raises.
+    Return a function that waits until an agent would start its workers of the next round. It raises the errors that an
+    agent raises.
     """
     joined: queue.SimpleQueue[HpcElasticError | None] = queue.SimpleQueue()
     node = f"node{index:05d}@0-{secrets.token_hex(4)}"
@@ -79,7 +88,8 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
 
     backend = FileBackend(paths)
     state = open_run(backend, RUN, settings(nodes), node)
-    network = Network(shared_key(paths.key), node, _ADDRESS, on_news)
+    interval = heartbeat_interval(settings(nodes).rendezvous.shortest_lease)
+    network = Network(shared_key(paths.key), node, _ADDRESS, on_news, interval=interval)
     member = Member(
         node=node,
         node_state=NodeState.READY,
@@ -93,10 +103,14 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         notification_port=network.port,
     )
     machine = NodeStateMachine(member)
-    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network))
+    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network, node))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda: None)
     perform(machine.begin(state))
     thread.start()
     network.start()
-    if error := joined.get():
-        raise error
+
+    def await_round() -> None:
+        if error := joined.get():
+            raise error
+
+    return await_round

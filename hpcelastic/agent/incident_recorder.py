@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
@@ -25,7 +25,7 @@ class IncidentRecorder:
         self._node, self._machine = member.node, member.machine
         self._health = health
         self._round = 0
-        self._members: tuple[Participant, ...] = ()
+        self._members: Sequence[Participant] = ()
         """The members of the last round that this node has observed."""
 
         self._threads: list[threading.Thread] = []

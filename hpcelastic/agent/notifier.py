@@ -12,15 +12,17 @@ from hpcelastic.network import (
     Transfer,
     shared_key,
 )
+from hpcelastic.protocol.codec import column
+from hpcelastic.protocol.peers import linked
 from hpcelastic.protocol.state import Member, Participant
 from hpcelastic.storage.paths import RunPaths, safe_name
 
 
 class NetworkNotifier:
-    """`hpcelastic.rendezvous.notifier.Notifier` over a `Network`."""
+    """`hpcelastic.rendezvous.notifier.Notifier` over the ``network`` of ``node``."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, node: str) -> None:
+        self._network, self._node = network, node
         self._watched: tuple[Sequence[Participant], int] = ((), -1)
 
     @property
@@ -34,7 +36,14 @@ class NetworkNotifier:
     def watch(self, members: Sequence[Participant], version: int) -> None:
         if (members, version) != self._watched:
             self._watched = members, version
-            self._network.watch([peer_of(member) for member in members], version)
+            self._network.watch([peer_of(member) for member in self._neighbours(members)], version)
+
+    def _neighbours(self, members: Sequence[Participant]) -> list[Participant]:
+        """Return the neighbours of this node in the ring of those ``members`` that have a network."""
+        nodes = column(members, "node")
+        ring = [rank for rank, port in enumerate(column(members, "notification_port")) if port]
+        own = [place for place, rank in enumerate(ring) if nodes[rank] == self._node]
+        return [members[ring[there]] for there in linked(own[0], len(ring))] if own else []
 
 
 def open_network(
@@ -44,10 +53,11 @@ def open_network(
     transfer: Callable[[Transfer], None],
     report: Callable[[str], None],
     ports: Sequence[int],
+    interval: float,
 ) -> Network | None:
     """Return the network of an agent. If it cannot be opened, report that and return None: files alone suffice."""
     try:
-        return Network(shared_key(paths.key), member.node, member.address, heard, transfer, ports)
+        return Network(shared_key(paths.key), member.node, member.address, heard, transfer, ports, interval)
     except OSError as error:
         report(f"no network notifications: {error}; this node polls the run's directory instead")
         return None
@@ -63,7 +73,7 @@ def outside_notifier(paths: RunPaths, name: str) -> Iterator[NetworkNotifier | N
         yield None
         return
     try:
-        yield NetworkNotifier(network)
+        yield NetworkNotifier(network, name)
     finally:
         network.close()
 

@@ -25,6 +25,7 @@ from hpcelastic.network import News, Transfer
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, Event, Fenced, StoreFailed
+from hpcelastic.protocol.failure_detector import heartbeat_interval
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Notice
@@ -92,6 +93,7 @@ class Session:
                 lambda each: self.accept_transfer(each),
                 report,
                 spec.network.port_range,
+                heartbeat_interval(spec.settings.rendezvous.shortest_lease),
             )
             if spec.network.notifications
             else None
@@ -106,7 +108,7 @@ class Session:
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._evidence = Evidence(self.log, spec.found.state)
         self.events = EventLog(spec.paths.event_log(member.node), member.name)
-        notifier = NetworkNotifier(self.network) if self.network else None
+        notifier = NetworkNotifier(self.network, member.node) if self.network else None
         times = spec.settings.rendezvous
         self._lease = LeaseMonitor(lambda end: self.guard.set_deadline(end), times, self.log, report)
         rendezvous = Rendezvous(

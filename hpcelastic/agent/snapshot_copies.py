@@ -13,6 +13,7 @@ from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
 from hpcelastic.agent.notifier import peer_of
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.network import Peer, Transfer, TransferError
+from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.peers import buddy
 from hpcelastic.protocol.state import Phase, State, name_of
 from hpcelastic.training.memory import allocate_shared
@@ -43,23 +44,23 @@ class SnapshotCopies:
 
     def __init__(self, node: str, kept: KeptSnapshots, dial: Dial | None, report: Callable[[str], None]) -> None:
         self._node, self._kept, self._start_transfer, self._report = node, kept, dial, report
-        self._peers: Mapping[str, Peer] = {}
+        self._state: State | None = None
+        """The state in which the newest round began."""
+
         self._buddy: Peer | None = None
-        self._round, self._reported = 0, False
+        self._reported = False
         self._fetches = threading.Lock()
         self._served = threading.BoundedSemaphore(_MAX_SERVED)
 
     def observe(self, state: State) -> None:
         """Note the members of the running round. Called in the main thread."""
-        if state.phase is not Phase.RUNNING or state.round == self._round:
+        before = self._state
+        if state.phase is not Phase.RUNNING or (before is not None and state.round == before.round):
             return
-        members = state.participants
-        peers = [peer_of(each) for each in members]
-        index = next((index for index, each in enumerate(members) if each.node == self._node), None)
-        chosen = None if index is None else buddy(index, [each.topology for each in members])
-        self._round, self._reported = state.round, False
-        self._peers = {peer.node: peer for peer in peers}
-        self._buddy = None if chosen is None else peers[chosen]
+        index = state.ranks.get(self._node)
+        chosen = None if index is None else buddy(index, column(state.participants, "topology"))
+        self._state, self._reported = state, False
+        self._buddy = None if chosen is None else peer_of(state.participants[chosen])
 
     def send(self, directory: str, name: CheckpointName) -> str:
         """Send a sealed snapshot to the buddy. Return the buddy's node, or an empty text if there is no copy.
@@ -96,7 +97,7 @@ class SnapshotCopies:
         Raises `CannotCopy`, ``TransferError`` or ``OSError`` if that is not possible.
         """
         with self._fetches:  # workers of this node may ask for the same
-            here, there = self._kept.open(directory, name), self._peers.get(node)
+            here, there = self._kept.open(directory, name), self._peer(node)
             if here is not None:
                 return here
             if there is None or node == self._node:
@@ -112,6 +113,11 @@ class SnapshotCopies:
             mine = copy.duplicate()
             self._kept.add(copy, sealed=True)
             return mine
+
+    def _peer(self, node: str) -> Peer | None:
+        """Return the agent of a member of the round; None if the node is no member."""
+        rank = None if self._state is None else self._state.ranks.get(node)
+        return None if self._state is None or rank is None else peer_of(self._state.participants[rank])
 
     def _dial(self, there: Peer) -> Transfer:
         if self._start_transfer is None:

@@ -17,7 +17,7 @@ from hpcelastic.network.channel import Session
 from hpcelastic.network.connection import Connection, preferred
 from hpcelastic.network.messages import NONCE, Kind, Message
 from hpcelastic.network.transfer import Transfer, TransferError
-from hpcelastic.protocol.failure_detector import HEARTBEAT_INTERVAL, PeerFailureDetector
+from hpcelastic.protocol.failure_detector import PeerFailureDetector
 from hpcelastic.protocol.peers import News, Peer, PeerLinkLost
 
 CONNECT_TIMEOUT = 1.0
@@ -53,7 +53,7 @@ class Links:
     """All TCP connections of the agent, except those of transfers.
 
     ``deliver`` receives the news, and ``notify`` each newer version that a neighbour knows. ``transfer`` receives the
-    transfers that other agents start. Used by one thread only.
+    transfers that other agents start. Heartbeats are sent every ``interval`` seconds. Used by one thread only.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Links:
         deliver: Callable[[News], None],
         notify: Callable[[int], None],
         transfer: Callable[[Transfer], None] | None,
+        interval: float,
     ) -> None:
-        self._key = key
-        self._node = node
+        self._key, self._interval, self._node = key, interval, node
         self._presence = presence
         self._selector = selector
         self._deliver = deliver
@@ -111,7 +111,7 @@ class Links:
                 self._remove(neighbour, now)
         for node, peer in wanted.items():
             if node not in self._neighbours:
-                self._neighbours[node] = _Neighbour(peer, PeerFailureDetector(node, now))
+                self._neighbours[node] = _Neighbour(peer, PeerFailureDetector(node, now, self._interval))
                 self._link_existing(self._neighbours[node], now)
 
     def announce(self, version: int) -> None:
@@ -128,7 +128,7 @@ class Links:
     def run_timers(self, now: float) -> None:
         """Do what is due: heartbeats, dials and time-outs."""
         if self._next_heartbeat is None:
-            self._next_heartbeat = now + HEARTBEAT_INTERVAL if self._needs_heartbeats else None
+            self._next_heartbeat = now + self._interval if self._needs_heartbeats else None
         elif now >= self._next_heartbeat:
             self._heartbeat(now, late=now - self._next_heartbeat)
         for neighbour in self._neighbours.values():
@@ -337,7 +337,7 @@ class Links:
     # Timers
 
     def _heartbeat(self, now: float, late: float) -> None:
-        self._next_heartbeat = now + HEARTBEAT_INTERVAL if self._needs_heartbeats else None
+        self._next_heartbeat = now + self._interval if self._needs_heartbeats else None
         if self._accept_paused:
             with contextlib.suppress(OSError):
                 self._selector.register(self._presence, selectors.EVENT_READ, self._accept)
@@ -350,7 +350,7 @@ class Links:
                 connection.on_readable(connection, now)
         self._send_heartbeats()
         for neighbour in self._neighbours.values():
-            if late > HEARTBEAT_INTERVAL:
+            if late > self._interval:
                 neighbour.detector.ignore_pause(late)
             if neighbour.dial and neighbour.connecting and now - neighbour.dial.started > CONNECT_TIMEOUT:
                 self._abort_dial(neighbour)

@@ -18,7 +18,8 @@ from hpcelastic.network.messages import LONGEST, Kind, Message, encode, encode_c
 from hpcelastic.network.notifications import RateLimiter, ReplayFilter
 from hpcelastic.network.transfer import Transfer, dial
 from hpcelastic.protocol.changes import MAX_LENGTH
-from hpcelastic.protocol.peers import News, Notification, Peer, linked
+from hpcelastic.protocol.failure_detector import HEARTBEAT_INTERVAL
+from hpcelastic.protocol.peers import News, Notification, Peer
 
 _MAX_DATAGRAMS = 64
 """Notifications read in one turn of the thread, so that a flood of them does not delay heartbeats."""
@@ -30,7 +31,7 @@ _ERROR_DELAY = 0.1
 class Network:
     """The network of the agent of ``node``. Binds one port for UDP and TCP at every address of ``address``'s family.
 
-    It is one of ``ports``, by default any.
+    It is one of ``ports``, by default any. Heartbeats are sent every ``interval`` seconds.
 
     The thread of the network calls ``deliver`` with news, and ``transfer`` with each transfer that another agent has
     started. They must return at once and not raise. ``transfer`` passes the transfer to a thread of its owner, which
@@ -48,6 +49,7 @@ class Network:
         deliver: Callable[[News], None],
         transfer: Callable[[Transfer], None] | None = None,
         ports: Sequence[int] = (),
+        interval: float = HEARTBEAT_INTERVAL,
     ) -> None:
         self._key = key
         self._node = node
@@ -61,7 +63,7 @@ class Network:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._replay_filter = ReplayFilter()
         self._limiter = RateLimiter()
-        self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add, transfer)
+        self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add, transfer, interval)
         self._changed = 0
         """The newest version whose change was delivered. Only the thread uses it."""
 
@@ -103,15 +105,14 @@ class Network:
                 if peer.node != self._node and sockets.valid_endpoint(peer.address, peer.port):
                     self._send(datagram, peer)
 
-    def watch(self, ring: Sequence[Peer], version: int) -> None:
-        """Keep links to exactly our neighbours in ``ring``, the members of a round in rank order.
+    def watch(self, peers: Iterable[Peer], version: int) -> None:
+        """Keep links to exactly ``peers``, the neighbours of this node; see `hpcelastic.protocol.peers.linked`.
 
-        ``version`` of the register is the newest known here; heartbeats carry it. Members without a port, or with an
-        address that is not numeric, are left out of the ring. A node that is not in the ring watches no node.
+        ``version`` of the register is the newest known here; heartbeats carry it. Peers without a port, or with an
+        address that is not numeric, are left out.
         """
-        reachable = [peer for peer in ring if sockets.valid_endpoint(peer.address, peer.port)]
-        own = [index for index, peer in enumerate(reachable) if peer.node == self._node]
-        neighbours = tuple(reachable[index] for index in linked(own[0], len(reachable))) if own else ()
+        valid = (peer for peer in peers if sockets.valid_endpoint(peer.address, peer.port))
+        neighbours = tuple(peer for peer in valid if peer.node != self._node)
         with self._lock:
             if neighbours == self._neighbours and version <= self._version:
                 return

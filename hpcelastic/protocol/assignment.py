@@ -6,6 +6,7 @@ Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.findings import Rollback
 from hpcelastic.protocol.state import Member, Phase, State
 
@@ -62,7 +63,7 @@ def prospect(state: State, member: Member, workers: int) -> Assignment:
 
     Workers that start before they have a place get this estimate.
     """
-    sizes, roles = [p.local_world_size for p in state.participants], [p.role for p in state.participants]
+    sizes, roles = column(state.participants, "local_world_size"), column(state.participants, "role")
     of_role = sum(size for size, role in zip(sizes, roles, strict=True) if role == member.role)
     return Assignment(
         round=state.round,
@@ -84,8 +85,9 @@ def prospect(state: State, member: Member, workers: int) -> Assignment:
 def ranges_of_ranks(state: State) -> dict[str, range]:
     """Return the ranks of each node in the running round; nothing if no round runs. See `assignment`."""
     found, first = {}, 0
-    for participant in state.participants if state.phase is Phase.RUNNING else ():
-        found[participant.node] = range(first, first := first + participant.local_world_size)
+    members = state.participants if state.phase is Phase.RUNNING else ()
+    for node, size in zip(column(members, "node"), column(members, "local_world_size"), strict=True):
+        found[node] = range(first, first := first + size)
     return found
 
 
@@ -96,9 +98,9 @@ def assignment(state: State, node: str) -> Assignment | None:
     group_rank = state.ranks.get(node)
     if group_rank is None:
         return None
-    sizes = [p.local_world_size for p in state.participants]
-    role = state.participants[group_rank].role
-    role_sizes = [p.local_world_size if p.role == role else 0 for p in state.participants]
+    sizes, roles = column(state.participants, "local_world_size"), column(state.participants, "role")
+    role = roles[group_rank]
+    role_sizes = [size if other == role else 0 for size, other in zip(sizes, roles, strict=True)]
     return Assignment(
         round=state.round,
         group_rank=group_rank,

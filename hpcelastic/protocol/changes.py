@@ -8,12 +8,12 @@ not sent, and the nodes read the register instead.
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-from hpcelastic.protocol.codec import DecodeError, decode, encode, updated
+from hpcelastic.protocol.codec import DecodeError, Rows, decode, encode, updated
 from hpcelastic.protocol.state import Participant, State
 
 MAX_LENGTH = 900
@@ -35,9 +35,7 @@ def changed(before: State, change: Any) -> State:
     if not isinstance(change, dict):
         raise DecodeError("the change is not an object")
     rest = {name: value for name, value in change.items() if name != _MEMBERS}
-    members = before.participants
-    if _MEMBERS in change:
-        members = tuple(_members(before, change[_MEMBERS]))
+    members = _members(before.participants, change[_MEMBERS]) if _MEMBERS in change else before.participants
     return updated(before, rest, participants=members)
 
 
@@ -73,12 +71,18 @@ def _rank_before(before: State, member: Participant) -> int | None:
     return rank if rank is not None and before.participants[rank] == member else None
 
 
-def _members(before: State, parts: Any) -> Iterator[Participant]:
+def _members(before: Sequence[Participant], parts: Any) -> Sequence[Participant]:
+    """Return the members that follow those ``before``. Members that stay as they are need not be decoded."""
+    rows = before.rows if isinstance(before, Rows) else None
+    stay: Sequence[Any] = before if rows is None else rows
+    found = list[Any]()
     for part in parts if isinstance(parts, list) else [None]:
         if isinstance(part, list) and len(part) == 2 and all(isinstance(rank, int) for rank in part):
             first, end = part
-            if not 0 <= first < end <= len(before.participants):
-                raise DecodeError(f"the change names the members {first} to {end} of {len(before.participants)}")
-            yield from before.participants[first:end]
+            if not 0 <= first < end <= len(before):
+                raise DecodeError(f"the change names the members {first} to {end} of {len(before)}")
+            found += stay[first:end]
         else:
-            yield decode(Participant, part)
+            member = decode(Participant, part)
+            found.append(member if rows is None else encode(member))
+    return tuple(found) if rows is None else Rows(Participant, found)

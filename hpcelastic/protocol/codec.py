@@ -1,16 +1,17 @@
 """JSON of frozen dataclasses, both ways.
 
 Pure. A decoder accepts unknown fields (from a newer writer) and old names of fields (from an older one). It rejects a
-missing field without a default, a value of another type, and an unknown member of an enumeration. The reader of a type
-is built once, because a thousand agents read a state of a thousand participants.
+missing field without a default, a value of another type, and an unknown member of an enumeration. A thousand agents
+read a state of a thousand participants, of which each needs a few. So the reader of a type is built once, and rows are
+decoded when they are used.
 """
 
 import dataclasses
 import enum
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 T = TypeVar("T")
 Read: TypeAlias = Callable[[Any], Any]
@@ -43,6 +44,66 @@ def row(kind: type[T]) -> type[T]:
     return kind
 
 
+class Rows(Sequence[T]):
+    """A tuple of values of ``kind``, from their rows. The types in the rows are right already.
+
+    Each value is decoded when it is used for the first time.
+    """
+
+    def __init__(self, kind: type[T], rows: Sequence[list[Any]]) -> None:
+        self.kind, self.rows = kind, rows
+        self._values: dict[int, T] = {}
+        self._columns: dict[str, list[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._value, range(len(self.rows))[index]))
+        return self._value(range(len(self.rows))[index])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._value, range(len(self.rows)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rows | tuple) or len(self) != len(other):
+            return False
+        same = isinstance(other, Rows) and self.kind is other.kind and self.rows == other.rows
+        return same or tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def column(self, name: str) -> list[Any]:
+        """Return one field of each value."""
+        if name not in self._columns:
+            defaults = _defaults(self.kind)  # type: ignore[arg-type]  # a class is hashable
+            index, default, rows = list(defaults).index(name), defaults[name], self.rows
+            full = min(map(len, rows), default=0) > index
+            self._columns[name] = [row[index] if full or len(row) > index else default for row in rows]
+        return self._columns[name]
+
+    def _value(self, index: int) -> T:
+        if index not in self._values:
+            self._values[index] = self.kind(*self.rows[index])
+        return self._values[index]
+
+
+def column(values: Sequence[Any], name: str) -> list[Any]:
+    """Return one field of each of the ``values`` of a dataclass, without decoding them if they are `Rows`."""
+    return values.column(name) if isinstance(values, Rows) else [getattr(value, name) for value in values]
+
+
 class DecodeError(ValueError):
     """The JSON is not a value of the expected type; the message names the field."""
 
@@ -66,6 +127,8 @@ def encode(value: Any) -> Any:
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, Rows):
+        return list(value.rows)
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
@@ -133,6 +196,8 @@ def _reader(hint: Any, complete: bool) -> Read:
         return _one_of(args, {choice: choice for choice in args})
     if origin is tuple:
         return _tuple(_reader(args[0], complete))
+    if origin is Sequence:
+        return _rows(args[0], _tuple(_reader(args[0], complete)))
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_key(args[0], complete), _reader(args[1], complete))
     if dataclasses.is_dataclass(hint):
@@ -179,12 +244,7 @@ def _dataclass(kind: Any, complete: bool) -> Read:
 
 
 def _row(kind: Any, read_object: Read) -> Read:
-    hints, missing = get_type_hints(kind), dataclasses.MISSING
-    fields = list(_field_readers(kind).items())
-    required = sum(f.default is missing for f in dataclasses.fields(kind))
-    kinds = tuple(hints[name] for name, _ in fields)
-    plain = {kinds[:length] for length in range(required, len(kinds) + 1)}
-    """The types of the values of rows that need no check of each value, because all fields are plain."""
+    fields, required, plain = list(_field_readers(kind).items()), _required(kind), _plain_rows(kind)
 
     def read(data: Any) -> Any:
         if not isinstance(data, list):
@@ -200,6 +260,29 @@ def _row(kind: Any, read_object: Read) -> Read:
             except _Mismatch as mismatch:
                 raise _located(mismatch, f".{name}") from None
         return kind(*values)
+
+    return read
+
+
+def _required(kind: Any) -> int:
+    return sum(f.default is dataclasses.MISSING for f in dataclasses.fields(kind))
+
+
+@cache
+def _plain_rows(kind: Any) -> set[tuple[Any, ...]]:
+    """Return the types of the values of rows that need no check of each value, because all fields are plain."""
+    kinds = tuple(get_type_hints(kind).values())
+    return {kinds[:length] for length in range(_required(kind), len(kinds) + 1)}
+
+
+def _rows(kind: Any, read_each: Read) -> Read:
+    plain = _plain_rows(kind)
+
+    def read(data: Any) -> Sequence[Any]:
+        if isinstance(data, list) and {*map(type, data)} <= {list} and {tuple(map(type, it)) for it in data} <= plain:
+            return Rows(kind, data)
+        values: Sequence[Any] = read_each(data)
+        return values
 
     return read
 

@@ -10,14 +10,17 @@ nothing. They end in `PeerSilent`, and then the neighbour's lease decides.
 from hpcelastic.protocol.peers import PeerHeard, PeerRefused, PeerSilent
 
 HEARTBEAT_INTERVAL = 0.5
-"""Seconds between two heartbeats, and between two repetitions of the same news."""
+"""Seconds between two heartbeats, at least."""
 
-SILENCE_TIMEOUT = 1.5
-"""Seconds without a heartbeat after which a linked neighbour counts as silent."""
+REPORT_INTERVAL = 0.5
+"""Seconds between two repetitions of `PeerRefused`, and between two dials."""
 
-LINK_TIMEOUT = 3.0
-"""Seconds until a neighbour that was never linked counts as silent. Also the seconds without a heartbeat after which a
-link is given up."""
+SILENCE_TIMEOUT = 3
+"""Heartbeats that must be missing until a linked neighbour counts as silent."""
+
+LINK_TIMEOUT = 6
+"""Intervals of heartbeats until a neighbour that was never linked counts as silent, and until a link without a
+heartbeat is given up."""
 
 FAST_REDIAL_DELAY = 0.05
 """Seconds between two dials right after a link was lost."""
@@ -32,11 +35,24 @@ _MIN_REFUSALS = 3
 _MIN_REFUSED_SECONDS = 0.15
 
 
-class PeerFailureDetector:
-    """The failure detector for the neighbour ``node``, which is watched from ``now`` on."""
+def heartbeat_interval(lease: float) -> float:
+    """Return the seconds between two heartbeats in a run whose leases hold for ``lease`` seconds or longer.
 
-    def __init__(self, node: str, now: float) -> None:
+    Only the expired lease of a silent node proves its death. So in a large run, whose leases are long, heartbeats need
+    not be frequent.
+    """
+    return max(HEARTBEAT_INTERVAL, lease / 8)
+
+
+class PeerFailureDetector:
+    """The failure detector for the neighbour ``node``, which is watched from ``now`` on.
+
+    All nodes of a run send heartbeats every ``interval`` seconds.
+    """
+
+    def __init__(self, node: str, now: float, interval: float = HEARTBEAT_INTERVAL) -> None:
         self.node = node
+        self._silence_timeout, self._link_timeout = SILENCE_TIMEOUT * interval, LINK_TIMEOUT * interval
         self.linked = False
         self.port_confirmed = False
         """True once the neighbour itself has answered at its port. Without this no refusal of that port counts."""
@@ -96,7 +112,7 @@ class PeerFailureDetector:
         """Record that one of the two sides closed the link on purpose."""
         self.linked = False
         self._since = now
-        self._next_dial = now + HEARTBEAT_INTERVAL
+        self._next_dial = now + REPORT_INTERVAL
 
     def link_lost(self, now: float) -> None:
         """Record that the link broke."""
@@ -110,7 +126,7 @@ class PeerFailureDetector:
         """
         self._reset_refusals()
         # The minimum age keeps two agents that accept and reset each other's dials from redialling without pause.
-        if self._ever_linked and not self.linked and now - started >= HEARTBEAT_INTERVAL:
+        if self._ever_linked and not self.linked and now - started >= REPORT_INTERVAL:
             self._lost_at = self._next_dial = now
 
     def dial_failed(self) -> None:
@@ -125,14 +141,14 @@ class PeerFailureDetector:
             self._refused_since = now
         self._refusals += 1
         enough = self._refusals >= _MIN_REFUSALS and now - self._refused_since >= _MIN_REFUSED_SECONDS
-        if not enough or now - self._reported_at < HEARTBEAT_INTERVAL * 0.9:
+        if not enough or now - self._reported_at < REPORT_INTERVAL * 0.9:
             return None
         self._reported_at = now
         return PeerRefused(self.node)
 
     def check_silence(self, now: float) -> PeerSilent | None:
         """Return `PeerSilent` when it has to be reported. Called with every heartbeat of our own."""
-        timeout = SILENCE_TIMEOUT if self._ever_linked else LINK_TIMEOUT
+        timeout = self._silence_timeout if self._ever_linked else self._link_timeout
         if now - self._last_heartbeat <= timeout or self.refused:
             return None
         self.silent = True
@@ -140,11 +156,11 @@ class PeerFailureDetector:
 
     def link_timed_out(self, now: float) -> bool:
         """True if there is a link that has had no heartbeat for so long that another link may work better."""
-        return self.linked and now - self._last_heartbeat > LINK_TIMEOUT
+        return self.linked and now - self._last_heartbeat > self._link_timeout
 
     def misses_heartbeats(self, now: float) -> bool:
-        """True if no heartbeat has arrived for `SILENCE_TIMEOUT`."""
-        return now - self._last_heartbeat > SILENCE_TIMEOUT
+        """True if `SILENCE_TIMEOUT` heartbeats are missing."""
+        return now - self._last_heartbeat > self._silence_timeout
 
     def ignore_pause(self, seconds: float) -> None:
         """Disregard ``seconds`` in which this process hung and could not receive heartbeats."""
@@ -156,5 +172,5 @@ class PeerFailureDetector:
 
     def _redial_delay(self, now: float) -> float:
         if self._lost_at is not None:
-            return FAST_REDIAL_DELAY if now - self._lost_at < FAST_REDIAL_TIMEOUT else HEARTBEAT_INTERVAL
-        return HEARTBEAT_INTERVAL if now - self._since < LINK_TIMEOUT else SLOW_REDIAL_DELAY
+            return FAST_REDIAL_DELAY if now - self._lost_at < FAST_REDIAL_TIMEOUT else REPORT_INTERVAL
+        return REPORT_INTERVAL if now - self._since < self._link_timeout else SLOW_REDIAL_DELAY

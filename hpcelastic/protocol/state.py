@@ -5,13 +5,13 @@ contains only decisions (`State`). So a thousand nodes join without contention, 
 round.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from hpcelastic.protocol.codec import renamed, row
+from hpcelastic.protocol.codec import column, renamed, row
 from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
 from hpcelastic.protocol.settings import Settings
 
@@ -234,7 +234,7 @@ class State:
     settings: Settings
     phase: Phase = Phase.JOINING
     round: int = 0
-    participants: tuple[Participant, ...] = ()
+    participants: Sequence[Participant] = ()
     standbys: tuple[str, ...] = ()
     """Nodes that were ready when the round formed, and for which it had no place: it has `max_nodes` members, or they
     make no whole group; see ``nodes.multiple`` and ``nodes.within``."""
@@ -287,7 +287,7 @@ class State:
     @cached_property
     def ranks(self) -> Mapping[str, int]:
         """The group rank of each of the ``participants``, by node."""
-        return {participant.node: index for index, participant in enumerate(self.participants)}
+        return {node: index for index, node in enumerate(column(self.participants, "node"))}
 
     @property
     def restarts(self) -> int:

@@ -193,7 +193,11 @@ def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member
 
 
 def _quoted(value: int | str | NodeState) -> str:
-    text = value.value if isinstance(value, NodeState) else str(int(value) if isinstance(value, bool) else value)
+    if isinstance(value, int):
+        return str(int(value))
+    text = value.value if isinstance(value, NodeState) else value
+    if text.isascii() and text.isalnum():
+        return text
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E")
 
 

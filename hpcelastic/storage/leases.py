@@ -76,22 +76,23 @@ class OwnLease:
         self._heartbeat += 1
         self._duration = duration
         if member == self._published:
-            renamed = self._rename()
+            text, renamed = self._summary, self._rename()
         else:
-            renamed = self._fits_the_name(member) and self._rename_to(member)
+            text = summary(member)
+            renamed = self._fits_the_name(member, text) and self._rename_to(member, text)
         if not renamed:
-            self._publish(member)
+            self._publish(member, text)
 
-    def _fits_the_name(self, member: Member) -> bool:
-        """Return whether a rename can publish ``member``: the file has all of it that a name does not hold."""
+    def _fits_the_name(self, member: Member, text: str) -> bool:
+        """Return whether a rename can publish ``member``: the file has all of it that its summary does not hold."""
         before = self._published
         if before is None or before.process != member.process or member.node_state in _DURABLE_STATES:
             return False
-        return is_complete(summary(member))
+        return is_complete(text)
 
-    def _rename_to(self, member: Member) -> bool:
+    def _rename_to(self, member: Member, text: str) -> bool:
         """Publish ``member`` by the name alone; return False if the file does not have its last name."""
-        self._begin_revision(member)
+        self._begin_revision(text)
         name = self._next_name()
         self._stale_names.add(name)
         if not self._rename():
@@ -123,8 +124,8 @@ class OwnLease:
         self._stale_names.update(text for text in texts if text != name)
         return name in texts
 
-    def _publish(self, member: Member) -> None:
-        self._begin_revision(member)
+    def _publish(self, member: Member, text: str) -> None:
+        self._begin_revision(text)
         if self._name:
             self._stale_names.add(self._name)
         name = self._next_name()
@@ -135,9 +136,9 @@ class OwnLease:
         self._published, self._name = member, name
         self._remove_stale_names()
 
-    def _begin_revision(self, member: Member) -> None:
+    def _begin_revision(self, text: str) -> None:
         self._revision += 1  # also after a failed attempt, which may have taken effect or still may
-        self._published, self._summary = None, summary(member)
+        self._published, self._summary = None, text
 
     def _next_name(self) -> str:
         return lease_name(self._node, self._revision, self._heartbeat, self._summary, self._duration)

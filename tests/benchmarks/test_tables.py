@@ -59,13 +59,16 @@ def test_the_picture_shows_every_scenario(tmp_path: Path) -> None:
 
 def test_rounds_by_their_size() -> None:
     runs = [
-        {"nodes": 4, "side": "local", "seconds": 1.0, "operations": {"list": 8, "lock": 4}},
+        {"nodes": 4, "side": "local", "seconds": 1.0, "operations": {"list": 8, "lock": 4}, "after_loss": 0.25},
         {"nodes": 4, "side": scale.TORCH, "seconds": 2.0, "operations": None},
-        {"nodes": 8, "side": "local", "seconds": None, "operations": None},
+        {"nodes": 8, "side": "local", "seconds": None, "operations": None, "after_loss": None},
         {"nodes": 8, "side": scale.TORCH, "seconds": None, "operations": None},
     ]
     times, asked = scale.tables({"parameters": {"repeat": 1, "timeout": 60.0}, "runs": runs})
-    assert times.rows == (("4", "1.00", "2.00", "0.500"), ("8", "never (1 of 1)", "never (1 of 1)", "-"))
+    assert times.rows == (
+        ("4", "1.00", "2.00", "0.500", "0.250"),
+        ("8", "never (1 of 1)", "never (1 of 1)", "-", "-"),
+    )
     four, eight = (dict(zip(asked.head, row, strict=True)) for row in asked.rows)
     assert (four["operations"], four["list"], four["lock"], four["open"]) == ("3.00", "2.00", "1.00", "0")
     assert (eight["operations"], eight["list"]) == ("-", "-")

@@ -49,9 +49,14 @@ def join(here: Local, there: Remote) -> None:
     assert eventually(lambda: here.network.healthy and there.healthy())
 
 
+def near(it: Local, members: list[Local]) -> list[Peer]:
+    """Return the neighbours of a node among the members of a round; none for other nodes."""
+    return [members[there].peer for there in linked(members.index(it), len(members))] if it in members else []
+
+
 def watch(found: list[Local], version: int = 0) -> None:
     for it in found:
-        it.network.watch([other.peer for other in found], version)
+        it.network.watch(near(it, found), version)
     assert eventually(lambda: all(it.network.healthy for it in found))
 
 
@@ -151,14 +156,14 @@ def test_all_links_are_made_and_heartbeats_have_the_version(address: str) -> Non
     with local(*(f"n{index}@1" for index in range(7)), address=address) as found:
         assert not any(it.network.healthy for it in found), "the networks have no neighbours yet"
         watch(found)
-        found[3].network.watch([it.peer for it in found], 5)
-        for near in (2, 4, 1, 5):
-            assert found[near].inbox.take() == Notification(5)
+        found[3].network.watch(near(found[3], found), 5)
+        for there in (2, 4, 1, 5):
+            assert found[there].inbox.take() == Notification(5)
         watch(found, 5)
         watch(found, 5)
         # A heartbeat of a neighbour with the version may be faster than this node's own call of `watch`.
-        first, *near, last = [it.inbox.take(0.0) for it in found]
-        assert near == [None] * 5 and {first, last} <= {None, Notification(5)}
+        first, *others, last = [it.inbox.take(0.0) for it in found]
+        assert others == [None] * 5 and {first, last} <= {None, Notification(5)}
         assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and no link is lost"
 
 
@@ -188,10 +193,10 @@ def test_a_former_neighbour_is_not_watched() -> None:
         assert b.inbox.all == [Notification(1)]
 
 
-def test_a_node_outside_of_the_ring_watches_no_node() -> None:
+def test_a_node_without_neighbours_watches_no_node() -> None:
     with local("a@1", "b@1", "c@1") as [a, b, c]:
         watch([a, b, c])
-        a.network.watch([b.peer, c.peer], 0)
+        a.network.watch([], 0)
         assert eventually(lambda: not a.network.healthy)
 
 
@@ -489,14 +494,13 @@ def test_changes_of_rings_report_no_lost_links() -> None:
     with local(*(f"n{index}@1" for index in range(12))) as found:
         for version in range(12):
             members = draw.sample(found, draw.randint(2, len(found)))
-            ring = [it.peer for it in members]
             for it in draw.sample(found, len(found)):
-                it.network.watch(ring, version)
+                it.network.watch(near(it, members), version)
                 if it in members and draw.random() < 0.2:
                     assert eventually(lambda it=it: it.network._new_neighbours is None)  # type: ignore[misc]  # mypy: no default
             for it in members:
-                near = {members[there].peer.node for there in linked(members.index(it), len(members))}
-                assert eventually(lambda it=it, near=near: set(it.network._links._neighbours) == near)  # type: ignore[misc]
+                nodes = {peer.node for peer in near(it, members)}
+                assert eventually(lambda it=it, nodes=nodes: set(it.network._links._neighbours) == nodes)  # type: ignore[misc]
                 assert eventually(lambda it=it: it.network.healthy)  # type: ignore[misc]
         for it in found:
             it.inbox.drain()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.protocol.changes import MAX_LENGTH, changed, difference, pack, unpack
-from hpcelastic.protocol.codec import DecodeError
+from hpcelastic.protocol.codec import DecodeError, Rows, decode, encode
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Cause, Failure, Participant, Phase, State
 
@@ -46,6 +46,15 @@ def test_a_change_leads_from_one_state_to_the_other(before: State, after: State)
     packed = pack(difference(before, after))
     assert not packed or changed(before, unpack(packed)) == after
     assert changed(before, difference(before, after)) == after
+
+
+@given(states, states)
+def test_a_change_of_a_state_that_was_read_decodes_no_member_that_stays(before: State, after: State) -> None:
+    read = decode(State, encode(before))
+    next_state = changed(read, difference(before, after))
+    assert isinstance(next_state.participants, Rows) and not next_state.participants._values
+    assert next_state == after and encode(next_state) == encode(after)
+    assert changed(read, difference(read, decode(State, encode(after)))) == after
 
 
 def with_members(*members: Participant) -> State:

@@ -1,7 +1,7 @@
 """JSON of the protocol's values: complete, tolerant of newer fields, strict about types and enumerations."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.doctor.verdict import FilesystemReport
-from hpcelastic.protocol.codec import DecodeError, decode, encode, renamed
+from hpcelastic.protocol.codec import DecodeError, Rows, column, decode, encode, renamed
 from hpcelastic.protocol.events import Leaving
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Participant, Phase, State
@@ -293,3 +293,41 @@ def test_other_hints_too(value: Anything) -> None:
 def test_other_hints_refuse_wrong_values(data: Any) -> None:
     with pytest.raises(DecodeError, match=f"^{next(iter(data))}"):
         decode(Anything, data)
+
+
+# Rows that are decoded when they are used
+
+
+@dataclass(frozen=True)
+class Group:
+    members: Sequence[Participant] = ()
+
+
+PARTICIPANTS = tuple(Participant(f"n{index}@0", index, "::1", 1, topology="s" * (index % 2)) for index in range(5))
+
+
+def test_rows_equal_the_tuple_of_their_values() -> None:
+    rows = decode(Group, encode(Group(PARTICIPANTS))).members
+    assert isinstance(rows, Rows) and not rows._values
+    assert rows == PARTICIPANTS and rows == PARTICIPANTS and hash(rows) == hash(PARTICIPANTS)
+    assert rows == decode(Group, encode(Group(PARTICIPANTS))).members
+    assert repr(rows) == repr(PARTICIPANTS) and len(rows) == 5 and [*rows] == [*PARTICIPANTS]
+    assert rows[0] is rows[-5] and rows[-1] == PARTICIPANTS[-1] and rows[1:3] == PARTICIPANTS[1:3]
+    assert rows not in ((), PARTICIPANTS[:4], [*PARTICIPANTS]) and rows != (*PARTICIPANTS[:4], PARTICIPANTS[0])
+    with pytest.raises(IndexError):
+        rows[5]
+
+
+@pytest.mark.parametrize("members", [(), PARTICIPANTS, PARTICIPANTS[:1]], ids=["none", "five", "one"])
+def test_a_column_of_rows_is_that_of_their_values(members: tuple[Participant, ...]) -> None:
+    rows = decode(Group, encode(Group(members))).members
+    for name in ("node", "local_world_size", "topology", "role"):
+        assert column(rows, name) == column(members, name) == [getattr(member, name) for member in members]
+    assert not members or not (isinstance(rows, Rows) and rows._values), "no value is decoded for that"
+    assert encode(Group(rows)) == encode(Group(members))
+
+
+def test_objects_of_an_older_version_are_decoded_at_once() -> None:
+    document = {"members": [{"node": "a@0", "local_world_size": 1, "address": "::1", "port": 1}]}
+    assert decode(Group, document).members == (Participant("a@0", 1, "::1", 1),)
+    assert not isinstance(decode(Group, document).members, Rows)

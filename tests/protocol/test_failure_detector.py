@@ -6,15 +6,27 @@ from hpcelastic.protocol.failure_detector import (
     FAST_REDIAL_DELAY,
     FAST_REDIAL_TIMEOUT,
     HEARTBEAT_INTERVAL,
-    LINK_TIMEOUT,
-    SILENCE_TIMEOUT,
+    REPORT_INTERVAL,
     SLOW_REDIAL_DELAY,
     PeerFailureDetector,
+    heartbeat_interval,
 )
 from hpcelastic.protocol.peers import PeerHeard, PeerRefused, PeerSilent
 
 NODE = "a@1"
 TICK = 0.01
+SILENCE_TIMEOUT, LINK_TIMEOUT = 3 * HEARTBEAT_INTERVAL, 6 * HEARTBEAT_INTERVAL
+
+
+def test_heartbeats_of_a_run_with_long_leases_are_rare() -> None:
+    assert [heartbeat_interval(lease) for lease in (2.0, 4.0, 8.0, 25.0)] == [0.5, 0.5, 1.0, 3.125]
+    detector = PeerFailureDetector(NODE, 0.0, 2.0)
+    detector.link_established(0.0)
+    assert detector.check_silence(6.0) is None and not detector.misses_heartbeats(6.0)
+    assert detector.check_silence(6.1) == PeerSilent(NODE) and detector.misses_heartbeats(6.1)
+    assert not detector.link_timed_out(12.0) and detector.link_timed_out(12.1)
+    never = PeerFailureDetector(NODE, 0.0, 2.0)
+    assert never.check_silence(12.0) is None and never.check_silence(12.1) == PeerSilent(NODE)
 
 
 def linked(port_confirmed: bool = True) -> PeerFailureDetector:
@@ -47,7 +59,7 @@ def test_refusals_over_some_time_are_reported_repeatedly() -> None:
     reported = refusing(broken(), 0.0, 5.0)
     assert 0.15 <= reported[0] <= 0.15 + 2 * FAST_REDIAL_DELAY
     gaps = [later - earlier for earlier, later in pairwise(reported)]
-    assert gaps and all(HEARTBEAT_INTERVAL * 0.8 <= gap <= HEARTBEAT_INTERVAL * 2 for gap in gaps)
+    assert gaps and all(REPORT_INTERVAL * 0.8 <= gap <= REPORT_INTERVAL * 2 for gap in gaps)
 
 
 def test_a_report_needs_three_refusals_in_a_row() -> None:
@@ -144,12 +156,12 @@ def test_a_lost_link_is_redialled_at_once_then_fast_then_slowly() -> None:
         <= len([now for now in started if now < FAST_REDIAL_TIMEOUT])
         <= FAST_REDIAL_TIMEOUT / FAST_REDIAL_DELAY + 1
     )
-    assert 2 <= len([now for now in started if now >= 8.0]) <= 2.0 / HEARTBEAT_INTERVAL
+    assert 2 <= len([now for now in started if now >= 8.0]) <= 2.0 / REPORT_INTERVAL
 
 
 def test_the_interval_of_dials_to_a_peer_never_reached_grows() -> None:
     started = dials(PeerFailureDetector(NODE, 0.0), 0.0, 20.0)
-    assert len([now for now in started if now < LINK_TIMEOUT]) <= LINK_TIMEOUT / HEARTBEAT_INTERVAL + 1
+    assert len([now for now in started if now < LINK_TIMEOUT]) <= LINK_TIMEOUT / REPORT_INTERVAL + 1
     assert 1 <= len([now for now in started if now >= 10.0]) <= 10.0 / SLOW_REDIAL_DELAY + 1
 
 
@@ -161,7 +173,7 @@ def test_a_linked_peer_is_not_dialled() -> None:
 def test_after_a_close_the_next_dial_waits() -> None:
     detector = linked()
     detector.link_closed(1.0)
-    assert detector.next_dial == 1.0 + HEARTBEAT_INTERVAL
+    assert detector.next_dial == 1.0 + REPORT_INTERVAL
 
 
 def test_the_reset_of_a_hung_dial_makes_redials_fast_again() -> None:
@@ -177,4 +189,4 @@ def test_quick_resets_do_not_make_redials_fast() -> None:
     dials(detector, 0.0, 5.0)
     detector.dial_started(5.0)
     detector.dial_reset(5.1, started=5.0)
-    assert detector.next_dial == 5.0 + HEARTBEAT_INTERVAL
+    assert detector.next_dial == 5.0 + REPORT_INTERVAL
