@@ -103,11 +103,12 @@ MUTANTS = {
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
-        SUSPICION, "if self._leases.observer.lease_version(node) != before:", "if False:"
+        SUSPICION, "if self._leases.observer.lease_version(node) != suspect.version:", "if False:"
     ),
     "a refused connection is believed before the lease could be renewed": Patch(
-        SUSPICION, "self._clock() - since >= _STANDSTILL", "True"
+        SUSPICION, "self._clock() - suspect.since >= _STANDSTILL", "True"
     ),
+    "all neighbours of a lost node look at once": Patch(SUSPICION, "if self._clock() < suspect.turn:", "if False:"),
     "a node that was declared dead never counts as alive again": Patch(
         SUSPICION, "        self.gone = frozenset(node for node in self.gone if node in members)\n", ""
     ),
@@ -401,6 +402,7 @@ BY_TESTS = {
     "a change waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_changes_are_published_at_once",
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",
     "a refused connection is believed before the lease could be renewed": "tests/rendezvous/test_notifications.py",
+    "all neighbours of a lost node look at once": "tests/rendezvous/test_notifications.py",
     "a node that was declared dead never counts as alive again": "tests/rendezvous/test_notifications.py",
     "no node is notified of a version": "tests/rendezvous/test_notifications.py",
     "leaders are not notified of a publication": "tests/rendezvous/test_notifications.py",
