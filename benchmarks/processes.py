@@ -58,9 +58,14 @@ def cost(pid: int) -> Cost:
     """Return the cost of a process. Raises OSError if it does not exist."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     uss = sizes["Private_Clean"] + sizes["Private_Dirty"]
-    return Cost(sizes["Rss"], sizes["Pss"], uss, (int(fields[11]) + int(fields[12])) / _TICKS)
+    return Cost(sizes["Rss"], sizes["Pss"], uss, cpu_time(pid))
+
+
+def cpu_time(pid: int) -> float:
+    """Return the CPU time of a process in seconds since its start. Raises OSError if it does not exist."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def free_port() -> int:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from benchmarks.distance import KINDS, Distance
 from benchmarks.machine import CHECKOUT
 from benchmarks.notes import until
-from benchmarks.processes import end_tree
+from benchmarks.processes import cpu_time, end_tree
 from benchmarks.report import Table, ratio, significant, spread
 
 GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
@@ -72,6 +72,9 @@ class Formed:
     after_loss: float | None = None
     """Seconds from the death of a node until the last other one has seen the next round. None if it was not measured,
     or if no round formed."""
+
+    loss_processor: float | None = None
+    """Processor time in seconds of all nodes together in that time."""
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
@@ -134,15 +137,18 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
         since = time.monotonic()
         parent.stdin.close()
         until(lambda: True if len(lines) >= 2 * nodes else None, since + parameters.timeout)
-        lost = None
-        if len(lines) == 2 * nodes and arguments[0] != TORCH and nodes > 1:
+        if len(lines) < 2 * nodes:
+            return Formed(None)
+        answers = [json.loads(line) for line in lines[nodes : 2 * nodes]]
+        lost, used = None, 0.0
+        if arguments[0] != TORCH and nodes > 1 and not any(answer["error"] for answer in answers):
             time.sleep(_CALM)
-            lost = time.monotonic()
-            os.kill(json.loads(lines[nodes + nodes // 2])["pid"], signal.SIGKILL)
+            others = [answer["pid"] for answer in answers]
+            victim = others.pop(nodes // 2)
+            used, lost = sum(map(cpu_time, others)), time.monotonic()
+            os.kill(victim, signal.SIGKILL)
             until(lambda: True if len(lines) == 3 * nodes - 1 else None, lost + parameters.timeout)
-    if len(lines) < 2 * nodes:
-        return Formed(None)
-    answers = [json.loads(line) for line in lines[nodes : 2 * nodes]]
+            used = sum(map(cpu_time, others)) - used
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
@@ -150,8 +156,9 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     processor = sum(answer["processor"] for answer in answers)
     seconds = round(max(answer["when"] for answer in answers) - since, 4)
     later = [json.loads(line)["when"] for line in lines[2 * nodes :]]
-    after_loss = round(max(later) - lost, 4) if lost is not None and len(later) == nodes - 1 else None
-    return Formed(seconds, dict(counts) or None, processor, after_loss=after_loss)
+    if lost is None or len(later) < nodes - 1:
+        return Formed(seconds, dict(counts) or None, processor)
+    return Formed(seconds, dict(counts) or None, processor, "", round(max(later) - lost, 4), used)
 
 
 @contextlib.contextmanager
@@ -220,9 +227,9 @@ def _ours(directory: str, nodes: int) -> Callable[[int], Join]:
 
     paths = RunPaths(Path(directory))
     wiring.warm_up()
+    wiring.make_run(paths, nodes)
 
     def join(index: int) -> AwaitRound:
-        wiring.make_run(paths)
         await_round = wiring.join(paths, index, nodes)
         await_round()
         return await_round

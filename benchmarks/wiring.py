@@ -19,7 +19,7 @@ from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
-from hpcelastic.rendezvous.run import open_run
+from hpcelastic.rendezvous.run import find_run, open_run
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
@@ -45,10 +45,12 @@ def warm_up() -> None:
     changed(state, unpack(pack(difference(state, replace(state, phase=Phase.RUNNING)))))
 
 
-def make_run(paths: RunPaths) -> None:
-    """Create the directories that agents expect in a run's directory."""
+def make_run(paths: RunPaths, nodes: int) -> None:
+    """Create a run for ``nodes`` nodes, as a submission does before any agent starts."""
     for directory in (paths.register, paths.leases):
         files.make_directory(directory)
+    open_run(FileBackend(paths), RUN, settings(nodes), "user")
+    shared_key(paths.key)
 
 
 def join(paths: RunPaths, index: int, nodes: int) -> Callable[[], None]:
@@ -87,7 +89,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> Callable[[], None]:
                 joined.put(None)
 
     backend = FileBackend(paths)
-    state = open_run(backend, RUN, settings(nodes), node)
+    found = find_run(backend, RUN, settings(nodes), node, boottime)
     interval = heartbeat_interval(settings(nodes).rendezvous.shortest_lease)
     network = Network(shared_key(paths.key), node, _ADDRESS, on_news, interval=interval)
     member = Member(
@@ -103,9 +105,9 @@ def join(paths: RunPaths, index: int, nodes: int) -> Callable[[], None]:
         notification_port=network.port,
     )
     machine = NodeStateMachine(member)
-    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network, node))
+    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network, node), first=found)
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda: None)
-    perform(machine.begin(state))
+    perform(machine.begin(found.state))
     thread.start()
     network.start()
 

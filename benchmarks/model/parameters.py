@@ -63,7 +63,7 @@ class Processor:
     switch: float = 0.005
     """The time after which another thread of the process takes its turn, as `sys.getswitchinterval` returns it."""
 
-    byte: float = 40e-9
+    byte: float = 10e-9
     """Decoding a byte of the register. The model decodes each version once for all nodes."""
 
     speed: float = 1.0

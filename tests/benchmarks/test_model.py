@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.model.__main__ import events
 from benchmarks.model.cluster import Cluster
-from benchmarks.model.parameters import Model, Storage
+from benchmarks.model.here import Times, calibrated, modelled, row
+from benchmarks.model.parameters import Model, Processor, Storage
 from benchmarks.model.resources import Queue
 from tests.simulation.clock import Clock
 
@@ -87,3 +88,14 @@ def test_all_events_are_measured() -> None:
     found = dict(events(20))
     assert list(found) == ["cold", "idle 30 s", "one lost", "drained", "1 % lost", "half lost", "requeued"]
     assert all(effort.requests > 0 for effort in found.values())
+
+
+def test_processors_are_calibrated_by_the_processor_time_of_real_agents() -> None:
+    real = Processor(start=0.05, turn=0.02, shared=2)
+    found = calibrated(modelled(12, real), 12)
+    assert 0.025 < found.start < 0.1 and 0.01 < found.turn < 0.04
+
+
+def test_the_model_and_real_agents_are_shown_beside_each_other() -> None:
+    line = row(64, "cold", Times(2.0, 0.010), Times(1.0, 0.008))
+    assert "real   2.00 s, modelled   1.00 s, ratio 0.50" in line and "real  10.0 ms, modelled   8.0 ms" in line
