@@ -35,8 +35,8 @@ from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.events import EventLog
-from hpcelastic.storage.keyvalue import remove_stores
 from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.round_directories import remove_rounds
 
 Observe = Callable[[Event], None]
 """A function that is called with each event, in the thread of the event. It must return at once."""
@@ -250,12 +250,20 @@ class Session:
         """Return the error to raise after a wait that took too long."""
         return self.timeouts.timeout_error(self.spec.paths.root, self.reason)
 
-    def remove_old_stores(self, part: Assignment) -> None:
-        """Remove the stores of rounds long ended, if this node has group rank 0. It returns at once."""
-        if part.group_rank == 0:
-            # In a daemon thread: there may be many files, on a filesystem that may hang.
-            until = part.round - 2
-            threading.Thread(target=remove_stores, args=(self.spec.paths, until), name="sweep", daemon=True).start()
+    def remove_old_rounds(self, part: Assignment, keep_logs: int | None = None) -> None:
+        """Remove the stores of rounds long ended, and all logs but those of the last ``keep_logs`` rounds.
+
+        Only the node with group rank 0 does so. It returns at once.
+        """
+        paths = self.spec.paths
+
+        def sweep() -> None:
+            remove_rounds(paths.stores, part.round - 2)
+            if keep_logs is not None:
+                remove_rounds(paths.logs, part.round - keep_logs)
+
+        if part.group_rank == 0:  # in a daemon thread: there may be many files, on a filesystem that may hang
+            threading.Thread(target=sweep, name="sweep", daemon=True).start()
 
     # In other threads
 

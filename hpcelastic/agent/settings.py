@@ -134,6 +134,9 @@ class LogSettings:
     """Parent directory of the log directory, which has the name of the run's directory. The run's directory then has a
     link to it. Default: the logs are in the run's directory."""
 
+    keep_rounds: int | None = 1000
+    """Number of rounds whose logs stay. Those of earlier rounds are removed when a round begins. With null all stay."""
+
     def __post_init__(self) -> None:
         for name in ("redirect", "tee"):
             for rank in getattr(self, name) if not isinstance(getattr(self, name), str) else ():
@@ -147,6 +150,8 @@ class LogSettings:
                 raise ValueError(f"logs.{name} has '', which every line contains; give a text to search")
         if self.directory == "":
             raise ValueError("logs.directory is ''; name a directory, or leave it out")
+        if self.keep_rounds is not None and self.keep_rounds < 1:
+            raise ValueError(f"logs.keep_rounds is {self.keep_rounds}; give at least 1, or null for all")
 
     def to_file(self, local_rank: int, stream: str) -> bool:
         """Return whether ``stream``, out or err, is written to a file."""

@@ -294,7 +294,7 @@ class ExternalAgentSession:
 
     def _hand_over(self, start: StartWorkers) -> None:
         self._session.guard.arm(start.lease_from)
-        self._session.remove_old_stores(start.part)
+        self._session.remove_old_rounds(start.part)
         with self._changed:
             self._part, self._idle = start.part, False
             self._changed.notify_all()

@@ -10,10 +10,8 @@ number, so only another zombie reads it. A zombie that has seen a key finds it m
 that opens the store only then finds a store without values. Neither looks like a member of a later round.
 """
 
-import contextlib
 import hashlib
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +20,6 @@ from urllib.parse import quote
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage import files
-from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 
 MAX_VALUE = 1 << 20
@@ -156,15 +153,6 @@ def polls(timeout: float) -> Iterator[None]:
         )  # random, because a whole round may wait for the same key
         interval = min(interval * 2, _POLL_INTERVALS[1])
         yield
-
-
-def remove_stores(paths: RunPaths, until: int) -> None:
-    """Remove the stores of all rounds up to ``until``. Errors are ignored."""
-    with contextlib.suppress(StoreError):
-        for name in files.names(paths.stores):
-            digits = name.removeprefix("round-")
-            if digits.isdigit() and int(digits) <= until:
-                shutil.rmtree(paths.stores / name, ignore_errors=True)
 
 
 def _directory_name(key: str) -> str:

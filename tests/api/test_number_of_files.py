@@ -63,3 +63,16 @@ def test_the_number_of_files_is_bounded(shell: Shell) -> None:
         assert len(names(run)) <= counts[-1] + FOR_WORK_FRACTIONS + NODES * FOR_A_RENEWAL
     shell.write({"finish": ""})
     run.wait(60)
+
+
+def test_the_logs_of_old_rounds_are_removed(shell: Shell) -> None:
+    shell.write({"train.py": WAITS})
+    run = hpcelastic.submit({**job(nodes=1, restarts={"max": 0}), "logs": {"keep_rounds": 2}}, executor="local")
+    for round in (1, 2, 3, 4):
+        eventually(lambda round=round: run.status().round == round and run.status().phase == "running")  # type: ignore[misc]
+        eventually(lambda round=round: [*run.directory.glob(f"logs/round-{round:04d}/*.out")])  # type: ignore[misc]
+        if round < 4:
+            checkpoint(run.reader, anyway=True)
+    eventually(lambda: sorted(path.name for path in run.directory.glob("logs/round-*")) == ["round-0003", "round-0004"])
+    shell.write({"finish": ""})
+    run.wait(60)

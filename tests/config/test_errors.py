@@ -123,7 +123,7 @@ FILES = {
     "no similar key in the group": (
         RUNS + "logs: {quux: 3}\n",
         "job.yaml:2: logs.quux: no such key; the keys under logs are redirect, tee, prefix, local_ranks, "
-        "match_out, match_err, directory",
+        "match_out, match_err, directory, keep_rounds",
     ),
     # types
     "group is a number": (
@@ -217,6 +217,10 @@ FILES = {
     "no directory of logs": (
         RUNS + "logs: {directory: ''}\n",
         "job.yaml:2: logs.directory: is ''; name a directory, or leave it out",
+    ),
+    "no logs": (
+        RUNS + "logs: {keep_rounds: 0}\n",
+        "job.yaml:2: logs.keep_rounds: is 0; give at least 1, or null for all",
     ),
     "no role": (RUNS + "workers: {role: ''}\n", "job.yaml:2: workers.role: is ''; write a name, such as trainer"),
     "signal of the agent": (

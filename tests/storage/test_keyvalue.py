@@ -15,7 +15,6 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage import keyvalue
 from hpcelastic.storage.history import SETTLE_DELAY
 from hpcelastic.storage.keyvalue import MAX_VALUE, KeyValueStore
-from hpcelastic.storage.paths import RunPaths
 from tests.storage.forking import forked, in_processes, read_to_end
 
 ODD_KEYS = ["", ".", "..", "/", "a/b/../c", "a b\n\t", "%2F", "k-", "ü€🙂", "0:1:2//cuda//", "-", "*?[x]", "Key", "key"]
@@ -381,13 +380,3 @@ def test_values_outlive_a_killed_writer(tmp_path: Path) -> None:
 def test_polls_of_a_wait_are_rare() -> None:
     first, longest = keyvalue._POLL_INTERVALS
     assert 0 < first < longest <= 1
-
-
-def test_the_stores_of_old_rounds_are_removed_and_no_others(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path)
-    for round in (1, 2, 3, 4):
-        KeyValueStore(paths.store(round), "a").set("key", "value")
-    (paths.stores / "notes").mkdir()
-    keyvalue.remove_stores(paths, 2)
-    assert sorted(os.listdir(paths.stores)) == ["notes", "round-0003", "round-0004"]
-    keyvalue.remove_stores(RunPaths(tmp_path / "elsewhere"), 2)
