@@ -2,21 +2,25 @@
 
 N real agents with sleeping workers run in a directory of a filesystem that counts operations (`metered`). Everything in
 it is counted: register, leases, event logs, the workers' logs. Then N runs of one node share the directory, and their
-operations are counted while nothing happens.
+operations are counted while nothing happens. So are those of hundreds of runs, whose agents have no workers.
 """
 
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks import metered
+from benchmarks.machine import CHECKOUT
 from benchmarks.metered import KINDS
 from benchmarks.notes import sleepers, until
-from benchmarks.processes import send
+from benchmarks.processes import end_tree, send
 from benchmarks.report import Table, significant, size
 from benchmarks.sides import NO_PRELOAD, Ours, Workload
 
@@ -28,11 +32,17 @@ _HEAD = ("runs", "operations a second of all", *KINDS)
 _NOTE = "Runs of one node with one worker, while nothing happens. The kinds are those of one run in a minute."
 
 
+_MANY_NOTE = "The nodes have no workers, and their agents are forked from one process. Otherwise as above."
+
+
 @dataclass(frozen=True)
 class Parameters:
     agents: tuple[int, ...] = (1, 3, 8, 16)
     runs: tuple[int, ...] = (1, 4, 16)
     """Numbers of runs that share the directory."""
+
+    many: tuple[tuple[int, int], ...] = ((16, 1), (1000, 1), (200, 3))
+    """Numbers of runs without workers that share the directory, and of the nodes of each."""
 
     settle: float = 25.0
     """Seconds from the start of a round until nothing happens. Nodes need 20 s to choose the durations of their leases.
@@ -42,14 +52,14 @@ class Parameters:
     """Seconds of measurement while nothing happens. Results are scaled to a minute."""
 
 
-QUICK = Parameters(agents=(1, 3), runs=(1, 4), settle=3.0, idle=10.0)
+QUICK = Parameters(agents=(1, 3), runs=(1, 4), many=((4, 1), (4, 3)), settle=3.0, idle=10.0)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Count the operations of all agents together, by the number of agents and the kind of event."""
     if reason := metered.unavailable():
         say(f"left out: {reason}")
-        return {"parameters": asdict(parameters), "left_out": [reason], "runs": [], "together": []}
+        return {"parameters": asdict(parameters), "left_out": [reason], "runs": [], "together": [], "many": []}
     runs = []
     for count in parameters.agents:
         say(f"{count} agents")
@@ -58,7 +68,11 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
     for count in parameters.runs:
         say(f"{count} runs of one node")
         together.append({"runs": count, "counts": _counted_together(count, parameters)})
-    return {"parameters": asdict(parameters), "left_out": [], "runs": runs, "together": together}
+    many = []
+    for count, nodes in parameters.many:
+        say(f"{count} runs of {nodes} nodes without workers")
+        many.append({"runs": count, "nodes": nodes, "counts": _counted_without_workers(count, nodes, parameters)})
+    return {"parameters": asdict(parameters), "left_out": [], "runs": runs, "together": together, "many": many}
 
 
 def _counted(count: int, parameters: Parameters) -> list[tuple[str, dict[str, float]]]:
@@ -100,6 +114,21 @@ def _counted_together(runs: int, parameters: Parameters) -> dict[str, float]:
                 side.stop()
 
 
+def _counted_without_workers(runs: int, nodes: int, parameters: Parameters) -> dict[str, float]:
+    with metered.metered_mount() as mount:
+        command = [sys.executable, "-m", "benchmarks.idle_runs", str(mount.directory), str(runs), str(nodes)]
+        parent = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+        try:
+            assert parent.stdout is not None
+            joined = sum(1 for _ in islice(parent.stdout, runs * nodes))
+            if joined < runs * nodes:
+                raise RuntimeError(f"{joined} of {runs * nodes} nodes have joined")
+            return _idle_minute(mount, parameters)
+        finally:
+            end_tree(parent.pid)
+            parent.communicate()
+
+
 def _idle_minute(mount: metered.Mount, parameters: Parameters) -> dict[str, float]:
     """Return the operations of a minute in which nothing happens."""
     time.sleep(parameters.settle)
@@ -127,8 +156,15 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         "The first round begins with the start of the agents."
     )
     operations = Table("Operations on the filesystem", head, tuple(rows), " ".join([note, *results["left_out"]]))
-    shared = []
-    for measured in results["together"]:
-        each = [measured["counts"].get(kind, 0) / measured["runs"] for kind in KINDS]
-        shared.append((str(measured["runs"]), significant(sum(each) * measured["runs"] / 60), *map(significant, each)))
-    return [operations, Table("Runs that share a directory", _HEAD, tuple(shared), _NOTE)]
+    shared = Table("Runs that share a directory", _HEAD, tuple(map(_of_runs, results["together"])), _NOTE)
+    if not results.get("many"):
+        return [operations, shared]
+    many = ((row[0], str(each["nodes"]), *row[1:]) for each in results["many"] for row in [_of_runs(each)])
+    head = ("runs", "nodes of each", *_HEAD[1:])
+    return [operations, shared, Table("Hundreds of runs that share a directory", head, tuple(many), _MANY_NOTE)]
+
+
+def _of_runs(measured: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row of runs that share a directory."""
+    each = [measured["counts"].get(kind, 0) / measured["runs"] for kind in KINDS]
+    return (str(measured["runs"]), significant(sum(each) * measured["runs"] / 60), *map(significant, each))
