@@ -77,11 +77,20 @@ def test_rounds_by_their_size() -> None:
 def test_operations_are_listed_per_agent() -> None:
     counts = {"list": 10, "open": 6, "bytes read": 4096}
     runs, together = [{"agents": 2, "what": "idle minute", "counts": counts}], [{"runs": 4, "counts": counts}]
-    table, shared = operations.tables({"left_out": [], "runs": runs, "together": together})
+    many = [{"runs": 2, "nodes": 3, "counts": counts}]
+    assert len(operations.tables({"left_out": [], "runs": runs, "together": together})) == 2
+    table, shared, hundreds = operations.tables({"left_out": [], "runs": runs, "together": together, "many": many})
     row = dict(zip(table.head, table.rows[0], strict=True))
     assert (row["operations"], row["list"], row["open"], row["lock"]) == ("8.00", "5.00", "3.00", "0")
     assert (row["read"], row["written"]) == ("2.00 KiB", "0 B")
     assert dict(zip(shared.head, shared.rows[0], strict=True))["operations a second of all"] == "0.267"
+    row = dict(zip(hundreds.head, hundreds.rows[0], strict=True))
+    assert (row["runs"], row["nodes of each"], row["operations a second of all"], row["list"]) == (
+        "2",
+        "3",
+        "0.267",
+        "5.00",
+    )
 
 
 def test_rates_and_growth_of_registers() -> None:
