@@ -44,8 +44,15 @@ _LOSS = """        if not _alive(view, p.node):
 """
 _ALIVE = "return node not in view.dead"
 _LOSES = "if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:"
-_COMMIT = "return files.publish_new(self._path(after + 1), data)"
-_OVERWRITE = "files.publish(self._path(after + 1), data)"
+_COMMIT = """            if not self._next_is_free(after):
+                return False
+            began = self._clock()
+            result = files.link_draft(draft)
+"""
+_OVERWRITE = """            began = self._clock()
+            files.publish(path, data)
+            result = files.LinkResult.CREATED
+"""
 
 MUTANTS = {
     "an effect of another failure may be the root cause": Patch(
@@ -245,7 +252,7 @@ MUTANTS = {
         "changes.get(self.number + 1) and self._adopt(changes[self.number + 1])",
         "changes and self._adopt(changes.popitem()[1])",
     ),
-    "a version may be replaced": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
+    "a version may be replaced": Patch(REGISTER, _COMMIT, _OVERWRITE),
     "a version is read only once": Patch(
         REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"
     ),

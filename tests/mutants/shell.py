@@ -38,12 +38,13 @@ _COMMIT = """            if newest.number != version:
                 self._known.adopt(newest)
                 return True  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))"""
-_PUBLISHED = "return files.publish_new(self._path(after + 1), data)"
+_PUBLISHED = "            result = files.link_draft(draft)\n"
 _LISTED = "names = files.names(self.directory)"
 _POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
         names = [path.name for path in paths if files.read(path) is not None]"""
-_IN_PLACE = """path = self._path(after + 1)
-        return files.publish_new(path, b'') and not files.publish(path, data)"""
+_IN_PLACE = """            won = files.publish_new(path, b'') and not files.publish(path, data)
+            result = files.LinkResult.CREATED if won else files.LinkResult.NAME_TAKEN
+"""
 _EXPIRY = "backend.observer(settings.expiry, clock)"
 _PARK_FIRST = "return machine._park(state.reason)"
 _ADD = "self.update(key, lambda old: str(parse_number(key, old) + amount))"
