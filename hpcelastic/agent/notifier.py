@@ -42,8 +42,8 @@ class NetworkNotifier:
         """Return the neighbours of this node in the ring of those ``members`` that have a network."""
         nodes = column(members, "node")
         ring = [rank for rank, port in enumerate(column(members, "notification_port")) if port]
-        own = [place for place, rank in enumerate(ring) if nodes[rank] == self._node]
-        return [members[ring[there]] for there in linked(own[0], len(ring))] if own else []
+        own = nodes.index(self._node) if self._node in nodes else None
+        return [members[ring[there]] for there in linked(ring.index(own), len(ring))] if own in ring else []
 
 
 def open_network(

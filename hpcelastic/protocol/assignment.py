@@ -100,7 +100,9 @@ def assignment(state: State, node: str) -> Assignment | None:
         return None
     sizes, roles = column(state.participants, "local_world_size"), column(state.participants, "role")
     role = roles[group_rank]
-    role_sizes = [size if other == role else 0 for size, other in zip(sizes, roles, strict=True)]
+    role_sizes = sizes
+    if len(set(roles)) > 1:
+        role_sizes = [size if other == role else 0 for size, other in zip(sizes, roles, strict=True)]
     return Assignment(
         round=state.round,
         group_rank=group_rank,

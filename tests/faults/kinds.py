@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.processes import descendants
+from benchmarks.processes import descendants, send
 from tests.e2e.rounds import Run
 
 NODES, CULPRIT, STEP = 3, 2, 20
@@ -126,8 +126,7 @@ def _node(run: Run) -> list[int]:
 
 def _send(signum: signal.Signals) -> Callable[[Run], None]:
     def inject(run: Run) -> None:
-        for pid in _node(run):
-            os.kill(pid, signum)
+        send(_node(run), signum)  # some of these processes live for an instant
 
     return inject
 
