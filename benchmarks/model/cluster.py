@@ -1,6 +1,7 @@
 """A run on the nodes of the model, and what happens to it."""
 
 import gc
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +15,12 @@ from benchmarks.model.node import Node, WorkingEvent
 from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
+from hpcelastic.protocol.changes import changed, unpack
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import name_of
+from hpcelastic.protocol.state import State, name_of
 from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, FILES, RUN, Code
+from tests.protocol.under_test import CONNECT, FILES, KNOWN, RUN, Code
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.filesystem import Server, Traits
 
@@ -69,6 +71,9 @@ class Cluster:
         """The newest round of which a node has started workers."""
 
         self._running_in: dict[int, int] = {}
+        self._states: dict[tuple[int, bytes], tuple[State, State, float]] = {}
+        """States by the one before and the change: the one before, the state, and the seconds to find it."""
+
         self._ranks: tuple[Any, dict[str, int]] = (None, {})
         self._replace_modules()
         self._create()
@@ -85,6 +90,7 @@ class Cluster:
         code.module("threading").Event = lambda: WorkingEvent(self)
         code.module("threading").Thread = self._thread
         code.module("json").loads = self._loads
+        code.module(KNOWN).changed, code.module(KNOWN).unpack = self._changed, bytes
 
     def _thread(self, target: Callable[[], None], **_: Any) -> Task:
         assert self.running is not None
@@ -95,6 +101,22 @@ class Cluster:
         if self.running is not None and self.clock.task is not None and len(data) > 1000:
             self.running.pause_for_work(len(data) * self.model.processor.byte)
         return self.code.system.parsed(data)
+
+    def _changed(self, before: State, packed: bytes) -> State:
+        """`changed`, executed once for all nodes: ten thousand states would not fit into memory. All need its time."""
+        _, state, seconds = self._states.get((id(before), packed)) or self._first_changed(before, packed)
+        if self.running is not None:
+            self.running.pause_for_work(seconds)
+        return state
+
+    def _first_changed(self, before: State, packed: bytes) -> tuple[State, State, float]:
+        began = time.thread_time()
+        state = changed(before, unpack(packed))
+        state.ranks  # noqa: B018  # each node needs them
+        found = self._states[id(before), packed] = before, state, time.thread_time() - began
+        if self.running is not None:
+            self.running.meter.resume()
+        return found
 
     def _create(self) -> None:
         system = self.code.system
