@@ -69,7 +69,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Death:
-    """What the other agents have logged about the death of an agent that they have decided to be dead."""
+    """The death of an agent, as the other agents have logged it."""
 
     round: int
     """The round that its death has ended."""

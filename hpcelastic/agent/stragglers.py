@@ -17,7 +17,7 @@ from hpcelastic.agent.stacks import WorkersOfRound
 from hpcelastic.agent.watchdog import Watchdog
 from hpcelastic.agent.worker import Worker
 from hpcelastic.health.stragglers import WorkFraction, stragglers
-from hpcelastic.protocol.codec import DecodeError, column, decode, encode
+from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import StragglersFound
 from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.settings import RENEWALS
@@ -136,7 +136,7 @@ class StragglerWatch:
         before = self._state
         here = self._session.member.node in state.ranks
         runs = self._settings.action != "ignore" and state.phase is Phase.RUNNING and here
-        self._state = state if runs and sum(column(state.participants, "local_world_size")) > 1 else None
+        self._state = state if runs and state.world_size > 1 else None
         begins = self._state is not None and (before is None or before.round != state.round)
         if begins:
             self._workers = {}
@@ -185,7 +185,7 @@ class StragglerWatch:
 
     def _compare(self, state: State) -> None:
         fractions = self._read_fractions(state)
-        if 2 * len(fractions) < sum(participant.local_world_size for participant in state.participants):
+        if 2 * len(fractions) < state.world_size:
             return  # the median would not be that of the round
         if self._slow.round != state.round:
             self._slow, self._since, self._reported = Slow(state.round), {}, set()

@@ -116,7 +116,7 @@ class Run:
         state = read_state(self._reader.backend())
         if state.phase is not Phase.SUCCEEDED:
             raise_failure(self._paths, state)
-        ranks = range(sum(p.local_world_size for p in state.participants))
+        ranks = range(state.world_size)
         return [_return_value(self._paths, state.round, rank) for rank in ranks]
 
     def __await__(self) -> Generator[Any, None, RunStatus]:

@@ -129,7 +129,7 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         phase=state.phase.value,
         round=state.round,
         reason=state.reason,
-        world_size=sum(p.local_world_size for p in state.participants),
+        world_size=state.world_size,
         restarts=min(state.restarts, state.settings.restarts.max),
         max_restarts=state.settings.restarts.max,
         min_nodes=state.settings.nodes.min,

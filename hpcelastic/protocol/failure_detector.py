@@ -15,10 +15,10 @@ HEARTBEAT_INTERVAL = 0.5
 REPORT_INTERVAL = 0.5
 """Seconds between two repetitions of `PeerRefused`, and between two dials."""
 
-SILENCE_TIMEOUT = 3
+_MISSED_HEARTBEATS = 3
 """Heartbeats that must be missing until a linked neighbour counts as silent."""
 
-LINK_TIMEOUT = 6
+_LINK_INTERVALS = 6
 """Intervals of heartbeats until a neighbour that was never linked counts as silent, and until a link without a
 heartbeat is given up."""
 
@@ -29,7 +29,7 @@ FAST_REDIAL_TIMEOUT = 1.0
 """Seconds after the loss of a link during which dials use `FAST_REDIAL_DELAY`."""
 
 SLOW_REDIAL_DELAY = 2.0
-"""Seconds between two dials to a neighbour that has not been reached for longer than `LINK_TIMEOUT`."""
+"""Seconds between two dials to a neighbour that has not been reached for longer than `_LINK_INTERVALS`."""
 
 _MIN_REFUSALS = 3
 _MIN_REFUSED_SECONDS = 0.15
@@ -52,7 +52,7 @@ class PeerFailureDetector:
 
     def __init__(self, node: str, now: float, interval: float = HEARTBEAT_INTERVAL) -> None:
         self.node = node
-        self._silence_timeout, self._link_timeout = SILENCE_TIMEOUT * interval, LINK_TIMEOUT * interval
+        self._silence_timeout, self._link_timeout = _MISSED_HEARTBEATS * interval, _LINK_INTERVALS * interval
         self.linked = False
         self.port_confirmed = False
         """True once the neighbour itself has answered at its port. Without this no refusal of that port counts."""
@@ -159,7 +159,7 @@ class PeerFailureDetector:
         return self.linked and now - self._last_heartbeat > self._link_timeout
 
     def misses_heartbeats(self, now: float) -> bool:
-        """True if `SILENCE_TIMEOUT` heartbeats are missing."""
+        """True if `_MISSED_HEARTBEATS` heartbeats are missing."""
         return now - self._last_heartbeat > self._silence_timeout
 
     def ignore_pause(self, seconds: float) -> None:

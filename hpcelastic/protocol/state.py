@@ -290,6 +290,11 @@ class State:
         return {node: index for index, node in enumerate(column(self.participants, "node"))}
 
     @property
+    def world_size(self) -> int:
+        """The number of workers of all ``participants``."""
+        return sum(column(self.participants, "local_world_size"))
+
+    @property
     def restarts(self) -> int:
         """The spent part of the restart budget."""
         return self.spent.get(Cause.WORKER.value, 0) - self.refilled

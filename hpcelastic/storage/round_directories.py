@@ -11,7 +11,7 @@ from hpcelastic.storage import files
 def remove_rounds(parent: Path, until: int) -> None:
     """Remove the directories of all rounds up to ``until``. Errors are ignored."""
     with contextlib.suppress(StoreError):
-        for name in files.names(parent):
+        for name in files.names(parent) if until > 0 else ():
             digits = name.removeprefix("round-")
             if digits.isdigit() and int(digits) <= until:
                 shutil.rmtree(parent / name, ignore_errors=True)

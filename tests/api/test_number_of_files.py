@@ -73,6 +73,7 @@ def test_the_logs_of_old_rounds_are_removed(shell: Shell) -> None:
         eventually(lambda round=round: [*run.directory.glob(f"logs/round-{round:04d}/*.out")])  # type: ignore[misc]
         if round < 4:
             checkpoint(run.reader, anyway=True)
-    eventually(lambda: sorted(path.name for path in run.directory.glob("logs/round-*")) == ["round-0003", "round-0004"])
+    eventually(lambda: not [*run.directory.glob("logs/round-000[12]")])
     shell.write({"finish": ""})
     run.wait(60)
+    assert sorted(path.name for path in run.directory.glob("logs/round-*")) == ["round-0003", "round-0004"]

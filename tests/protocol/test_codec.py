@@ -307,9 +307,9 @@ PARTICIPANTS = tuple(Participant(f"n{index}@0", index, "::1", 1, topology="s" * 
 
 
 def test_rows_equal_the_tuple_of_their_values() -> None:
-    rows = decode(Group, encode(Group(PARTICIPANTS))).members
+    rows, values = decode(Group, encode(Group(PARTICIPANTS))).members, PARTICIPANTS
     assert isinstance(rows, Rows) and not rows._values
-    assert rows == PARTICIPANTS and rows == PARTICIPANTS and hash(rows) == hash(PARTICIPANTS)
+    assert rows == values and values == rows and hash(rows) == hash(PARTICIPANTS)
     assert rows == decode(Group, encode(Group(PARTICIPANTS))).members
     assert repr(rows) == repr(PARTICIPANTS) and len(rows) == 5 and [*rows] == [*PARTICIPANTS]
     assert rows[0] is rows[-5] and rows[-1] == PARTICIPANTS[-1] and rows[1:3] == PARTICIPANTS[1:3]
