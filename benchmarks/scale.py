@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from benchmarks.distance import KINDS, Distance
 from benchmarks.machine import CHECKOUT
 from benchmarks.notes import until
-from benchmarks.processes import cpu_time, end_tree
+from benchmarks.processes import busy_time, end_tree
 from benchmarks.report import Table, ratio, significant, spread
 
 GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
@@ -73,8 +73,12 @@ class Formed:
     """Seconds from the death of a node until the last other one has seen the next round. None if it was not measured,
     or if no round formed."""
 
-    loss_processor: float | None = None
-    """Processor time in seconds of all nodes together in that time."""
+    busy: float | None = None
+    """Seconds for which processors of this machine were busy until the round had formed, all of them together. Some of
+    the kernel's work is done outside of the nodes' processes."""
+
+    loss_busy: float | None = None
+    """The same from the death of a node."""
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
@@ -134,21 +138,21 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     with _node_processes([sys.executable, "-m", "benchmarks.scale", *arguments]) as (parent, lines):
         if until(lambda: True if len(lines) == nodes else None, time.monotonic() + _TIMEOUT) is None:
             return Formed(None, error=f"{nodes - len(lines)} nodes were not there after {_TIMEOUT:g} s")
-        since = time.monotonic()
+        busy, since = [busy_time()], time.monotonic()
         parent.stdin.close()
         until(lambda: True if len(lines) >= 2 * nodes else None, since + parameters.timeout)
         if len(lines) < 2 * nodes:
             return Formed(None)
+        busy.append(busy_time())
         answers = [json.loads(line) for line in lines[nodes : 2 * nodes]]
-        lost, used = None, 0.0
+        lost = None
         if arguments[0] != TORCH and nodes > 1 and not any(answer["error"] for answer in answers):
             time.sleep(_CALM)
-            others = [answer["pid"] for answer in answers]
-            victim = others.pop(nodes // 2)
-            used, lost = sum(map(cpu_time, others)), time.monotonic()
-            os.kill(victim, signal.SIGKILL)
+            busy.append(busy_time())
+            lost = time.monotonic()
+            os.kill(answers[nodes // 2]["pid"], signal.SIGKILL)
             until(lambda: True if len(lines) == 3 * nodes - 1 else None, lost + parameters.timeout)
-            used = sum(map(cpu_time, others)) - used
+            busy.append(busy_time())
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
@@ -157,8 +161,10 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     seconds = round(max(answer["when"] for answer in answers) - since, 4)
     later = [json.loads(line)["when"] for line in lines[2 * nodes :]]
     if lost is None or len(later) < nodes - 1:
-        return Formed(seconds, dict(counts) or None, processor)
-    return Formed(seconds, dict(counts) or None, processor, "", round(max(later) - lost, 4), used)
+        return Formed(seconds, dict(counts) or None, processor, busy=busy[1] - busy[0])
+    after_loss = round(max(later) - lost, 4)
+    first, second = busy[1] - busy[0], busy[3] - busy[2]
+    return Formed(seconds, dict(counts) or None, processor, after_loss=after_loss, busy=first, loss_busy=second)
 
 
 @contextlib.contextmanager

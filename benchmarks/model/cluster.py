@@ -16,11 +16,12 @@ from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.changes import changed, unpack
+from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import State, name_of
+from hpcelastic.protocol.state import State, View, name_of
 from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, FILES, KNOWN, RUN, Code
+from tests.protocol.under_test import CONNECT, FILES, KNOWN, RENDEZVOUS, RUN, Code
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.filesystem import Server, Traits
 
@@ -91,6 +92,7 @@ class Cluster:
         code.module("threading").Thread = self._thread
         code.module("json").loads = self._loads
         code.module(KNOWN).changed, code.module(KNOWN).unpack = self._changed, bytes
+        code.module(RENDEZVOUS).decide = partial(self._decide, code.decide.decide)
 
     def _thread(self, target: Callable[[], None], **_: Any) -> Task:
         assert self.running is not None
@@ -101,6 +103,13 @@ class Cluster:
         if self.running is not None and self.clock.task is not None and len(data) > 1000:
             self.running.pause_for_work(len(data) * self.model.processor.byte)
         return self.code.system.parsed(data)
+
+    def _decide(self, decide: Callable[[State, View], Decision], state: State, view: View) -> Decision:
+        """`decide`, whose time has passed when the node looks whether another one was faster."""
+        decision = decide(state, view)
+        if self.running is not None and self.clock.task is not None:
+            self.running.pause_for_work()
+        return decision
 
     def _changed(self, before: State, packed: bytes) -> State:
         """`changed`, executed once for all nodes: ten thousand states would not fit into memory. All need its time."""

@@ -3,8 +3,9 @@
     python -m benchmarks.model.here 64 256 1024
 
 All nodes are processes of this machine and share its processors, in the model too. The model does not execute the
-start of threads and sockets, the links between neighbours, and the faults of memory pages that a process shares with
-its parent. Their processor time is measured once, with `_CALIBRATED` nodes.
+start of threads and sockets, the links between neighbours, the faults of memory pages that a process shares with its
+parent, and what the kernel does outside of the processes. Their processor time is measured once, with `_CALIBRATED`
+nodes, as the time for which the processors of the machine are busy. So the machine must have no other work.
 """
 
 import argparse
@@ -31,10 +32,13 @@ _LOOPBACK = Fabric(latency=0.00002)
 
 @dataclass(frozen=True)
 class Times:
-    """The times of an event in seconds: until the last node has its round, and the processor time of a node."""
+    """The times of an event in seconds."""
 
     seconds: float
+    """Until the last node has its round."""
+
     processor: float
+    """The processor time of a node. Of real nodes, the time for which processors were busy, by their number."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ def measured(nodes: int, directory: Path) -> Pair:
     def median(name: str) -> float:
         return statistics.median(getattr(run, name) for run in runs)
 
-    cold = Times(median("seconds"), median("processor") / nodes)
-    return Pair(cold, Times(median("after_loss"), median("loss_processor") / nodes))
+    cold = Times(median("seconds"), median("busy") / nodes)
+    return Pair(cold, Times(median("after_loss"), median("loss_busy") / nodes))
 
 
 def modelled(nodes: int, processor: Processor) -> Pair:

@@ -24,6 +24,7 @@ class NetworkNotifier:
     def __init__(self, network: Network, node: str) -> None:
         self._network, self._node = network, node
         self._watched: tuple[Sequence[Participant], int] = ((), -1)
+        self._peers: list[Peer] = []
 
     @property
     def healthy(self) -> bool:
@@ -35,8 +36,10 @@ class NetworkNotifier:
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
         if (members, version) != self._watched:
+            if members is not self._watched[0]:
+                self._peers = [peer_of(member) for member in self._neighbours(members)]
             self._watched = members, version
-            self._network.watch([peer_of(member) for member in self._neighbours(members)], version)
+            self._network.watch(self._peers, version)
 
     def _neighbours(self, members: Sequence[Participant]) -> list[Participant]:
         """Return the neighbours of this node in the ring of those ``members`` that have a network."""

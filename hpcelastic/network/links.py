@@ -16,6 +16,7 @@ from hpcelastic.network import sockets
 from hpcelastic.network.channel import Session
 from hpcelastic.network.connection import Connection, preferred
 from hpcelastic.network.messages import NONCE, Kind, Message
+from hpcelastic.network.notifications import KnownVersions
 from hpcelastic.network.transfer import Transfer, TransferError
 from hpcelastic.protocol.failure_detector import PeerFailureDetector
 from hpcelastic.protocol.peers import News, Peer, PeerLinkLost
@@ -77,12 +78,7 @@ class Links:
         self._unlinked: dict[Connection, float] = {}
         """Connections that are no links, with the times at which they expire; in the order in which they were added."""
 
-        self._version = 0
-        """The newest version that our owner knows; sent in every heartbeat."""
-
-        self._notified_version = 0
-        """The newest version that our owner knows or was notified of; never below ``_version``."""
-
+        self._versions = KnownVersions()
         self._next_heartbeat: float | None = None
         self._accept_paused = False
         """True while nothing can be accepted, for lack of descriptors or memory. The next heartbeat retries."""
@@ -113,17 +109,20 @@ class Links:
             if node not in self._neighbours:
                 self._neighbours[node] = _Neighbour(peer, PeerFailureDetector(node, now, self._interval))
                 self._link_existing(self._neighbours[node], now)
+        self._neighbours = {node: self._neighbours[node] for node in wanted}
 
     def announce(self, version: int) -> None:
-        """Send ``version`` in the heartbeats, and send heartbeats at once if it is new."""
-        if version > self._version:
-            self._version = version
-            self._notified_version = max(version, self._notified_version)
-            self._send_heartbeats()
+        """Send ``version`` in the heartbeats, and send heartbeats at once if it is new.
+
+        If a datagram has brought it, its writer has notified all nodes. Then one heartbeat, to the first neighbour,
+        suffices in case that a datagram was lost.
+        """
+        if self._versions.learn(version):
+            self._send_heartbeats(1 if self._versions.sent_to_all else None)
 
     def mark_notified(self, version: int) -> None:
-        """Record that our owner was notified of ``version`` already, so that no heartbeat has to notify it."""
-        self._notified_version = max(version, self._notified_version)
+        """Record that a datagram has notified our owner of ``version``, so that no heartbeat has to notify it."""
+        self._versions.add_datagram(version)
 
     def run_timers(self, now: float) -> None:
         """Do what is due: heartbeats, dials and time-outs."""
@@ -221,8 +220,7 @@ class Links:
         for message in messages:
             if message.kind is Kind.CLOSE:
                 return True
-            if message.version > self._notified_version:
-                self._notified_version = message.version  # once is enough: the owner then knows that there is more
+            if self._versions.add_heartbeat(message.version):
                 self._notify(message.version)
             self._report(neighbour.detector.heartbeat_received(now) if neighbour else None)
         return False
@@ -254,7 +252,7 @@ class Links:
         self._report(neighbour.detector.link_established(now))
         self._set_reader(new, self._receive_link)
         sockets.wake_rarely(new.sock)
-        new.send_heartbeat(self._version)  # if we are the initiator, this is the proof that the responder waits for
+        new.send_heartbeat(self._versions.newest)  # of the initiator: it is the proof that the responder waits for
         if old:
             self._close_gracefully(old)
 
@@ -363,9 +361,9 @@ class Links:
         if news:
             self._deliver(news)
 
-    def _send_heartbeats(self) -> None:
-        for connection in self._established():
-            connection.send_heartbeat(self._version)
+    def _send_heartbeats(self, most: int | None = None) -> None:
+        for connection in self._established()[:most]:
+            connection.send_heartbeat(self._versions.newest)
 
     def _established(self) -> list[Connection]:
         """Return the links, and the connections of other agents that may treat us as a neighbour."""

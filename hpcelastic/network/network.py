@@ -108,8 +108,8 @@ class Network:
     def watch(self, peers: Iterable[Peer], version: int) -> None:
         """Keep links to exactly ``peers``, the neighbours of this node; see `hpcelastic.protocol.peers.linked`.
 
-        ``version`` of the register is the newest known here; heartbeats carry it. Peers without a port, or with an
-        address that is not numeric, are left out.
+        ``version`` of the register is the newest known here; heartbeats carry it, and the first neighbour gets it at
+        once. Peers without a port, or with an address that is not numeric, are left out.
         """
         valid = (peer for peer in peers if sockets.valid_endpoint(peer.address, peer.port))
         neighbours = tuple(peer for peer in valid if peer.node != self._node)

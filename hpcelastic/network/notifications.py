@@ -1,4 +1,7 @@
-"""The filters for received notifications: replays are dropped, and the rate is limited. Pure: time is passed in."""
+"""What an agent was notified of. Replays are dropped, the rate is limited, and the newest version is known.
+
+Pure: time is passed in.
+"""
 
 from collections import OrderedDict
 
@@ -47,3 +50,36 @@ class RateLimiter:
             return None
         self._pending, self._last_passed = None, now
         return version
+
+
+class KnownVersions:
+    """The newest version of the register that an agent knows, and those of which it was notified."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        """The newest version that the agent knows. Its heartbeats carry it."""
+
+        self._notified = self._by_datagram = 0
+
+    def learn(self, version: int) -> bool:
+        """The agent knows ``version``. Return whether it is newer than all before."""
+        new = version > self.newest
+        self.newest = max(version, self.newest)
+        self._notified = max(version, self._notified)
+        return new
+
+    def add_datagram(self, version: int) -> None:
+        """A datagram has notified the agent of ``version``."""
+        self._by_datagram = max(version, self._by_datagram)
+        self._notified = max(version, self._notified)
+
+    def add_heartbeat(self, version: int) -> bool:
+        """A heartbeat carries ``version``. Return whether the agent has to be notified of it, once for each version."""
+        new = version > self._notified
+        self._notified = max(version, self._notified)
+        return new
+
+    @property
+    def sent_to_all(self) -> bool:
+        """Whether a datagram has brought the newest version. Its writer has sent one to all nodes."""
+        return self._by_datagram >= self.newest

@@ -17,6 +17,9 @@ _STANDSTILL = 0.1
 _TURN = 0.4
 """Seconds until the next neighbour of a node that seems lost looks at its lease, in a large round."""
 
+_REPORTED_DELAY = 2.0
+"""Seconds for which a neighbour that another node has reported is not looked at. Its report fails if it is lost too."""
+
 _EARLY = 2
 """Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
 
@@ -33,6 +36,9 @@ class _Suspect:
 
     version: str | None = None
     """The version of its lease at that time."""
+
+    reported: bool = False
+    """Whether the round has ended because another node has reported it."""
 
 
 class Suspicions:
@@ -56,9 +62,11 @@ class Suspicions:
             self._look(node)
 
     def refused(self, node: str) -> bool:
-        """The kernel of a suspect refuses connections. Return whether that proves that it is gone."""
-        suspect = self._suspects[node]
-        if self._clock() < suspect.turn:
+        """The kernel of a suspect refuses connections. Return whether that proves now that it is gone."""
+        suspect, now = self._suspects[node], self._clock()
+        if node == self._known.state.lost and not suspect.reported:
+            suspect = self._suspects[node] = replace(suspect, reported=True, turn=now + _REPORTED_DELAY)
+        if node in self.gone or now < suspect.turn:
             return False
         if suspect.since is None:
             self._look(node)
@@ -85,6 +93,7 @@ class Suspicions:
         """Forget what was known of nodes that are not ``members`` of the round."""
         self.gone = frozenset(node for node in self.gone if node in members)
         self.silent = {node for node in self.silent if node in members}
+        self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in members}
 
     def expiries(self) -> list[float]:
         """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""

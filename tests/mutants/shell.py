@@ -109,7 +109,19 @@ MUTANTS = {
     "a refused connection is believed before the lease could be renewed": Patch(
         SUSPICION, "self._clock() - suspect.since >= _STANDSTILL", "True"
     ),
-    "all neighbours of a lost node look at once": Patch(SUSPICION, "if self._clock() < suspect.turn:", "if False:"),
+    "all neighbours of a lost node look at once": Patch(SUSPICION, " or now < suspect.turn:", ":"),
+    "all neighbours of a lost node look although one has reported it": Patch(
+        SUSPICION, "reported=True, turn=now + _REPORTED_DELAY", "reported=True"
+    ),
+    "a node that one neighbour has reported is never looked at again": Patch(
+        SUSPICION, " and not suspect.reported:", ":"
+    ),
+    "a node looks again at a neighbour that it has reported": Patch(SUSPICION, "node in self.gone or ", ""),
+    "suspicions of nodes that are lost stay for ever": Patch(
+        SUSPICION,
+        "{node: suspect for node, suspect in self._suspects.items() if node in members}",
+        "self._suspects",
+    ),
     "a node that was declared dead never counts as alive again": Patch(
         SUSPICION, "        self.gone = frozenset(node for node in self.gone if node in members)\n", ""
     ),

@@ -24,6 +24,7 @@ from hpcelastic.network import (
     PeerSilent,
     Transfer,
 )
+from hpcelastic.protocol.failure_detector import HEARTBEAT_INTERVAL
 from tests.agent.processes import TIMEOUT
 
 KEY = bytes(range(32))
@@ -80,22 +81,26 @@ class Inbox:
 class Local:
     """A network in this process."""
 
-    def __init__(self, node: str, address: str = "127.0.0.1", key: bytes = KEY) -> None:
+    def __init__(
+        self, node: str, address: str = "127.0.0.1", key: bytes = KEY, interval: float = HEARTBEAT_INTERVAL
+    ) -> None:
         self.inbox = Inbox()
         self.transfers: queue.Queue[Transfer] = queue.Queue()
         """The transfers that other agents have started."""
 
-        self.network = Network(key, node, address, self.inbox.put, self.transfers.put)
+        self.network = Network(key, node, address, self.inbox.put, self.transfers.put, interval=interval)
         self.peer = Peer(node, address, self.network.port)
 
 
 @contextlib.contextmanager
-def local(*nodes: str, address: str = "127.0.0.1", key: bytes = KEY) -> Iterator[list[Local]]:
+def local(
+    *nodes: str, address: str = "127.0.0.1", key: bytes = KEY, interval: float = HEARTBEAT_INTERVAL
+) -> Iterator[list[Local]]:
     """Started networks in this process, without neighbours."""
     with contextlib.ExitStack() as stack:
         found = []
         for node in nodes:
-            it = Local(node, address, key)
+            it = Local(node, address, key, interval)
             stack.callback(it.network.close)
             it.network.start()
             found.append(it)

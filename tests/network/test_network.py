@@ -10,6 +10,7 @@ import pytest
 
 from hpcelastic.network import Network, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent, sockets
 from hpcelastic.network.channel import Session
+from hpcelastic.network.connection import Connection
 from hpcelastic.network.messages import NONCE, Kind, Message, encode, encode_change
 from hpcelastic.network.notifications import NOTIFICATION_INTERVAL
 from hpcelastic.protocol.peers import linked
@@ -165,6 +166,28 @@ def test_all_links_are_made_and_heartbeats_have_the_version(address: str) -> Non
         first, *others, last = [it.inbox.take(0.0) for it in found]
         assert others == [None] * 5 and {first, last} <= {None, Notification(5)}
         assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and no link is lost"
+
+
+def test_a_version_that_datagrams_have_brought_goes_to_one_neighbour_of_each_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receivers, send = list[str](), Connection.send_heartbeat
+
+    def record(connection: Connection, version: int) -> None:
+        receivers.append(str(connection.session.peer))
+        send(connection, version)
+
+    with local("writer@1", *(f"n{index}@1" for index in range(7)), interval=60.0) as [writer, *found]:
+        watch(found)
+        neighbours = [one for it in found for one in it.network._links._neighbours.values()]
+        assert eventually(lambda: all(one.detector.next_dial is None for one in neighbours)), "no link is replaced now"
+        monkeypatch.setattr(Connection, "send_heartbeat", record)
+        writer.network.notify([it.peer for it in found], 5)
+        for it in found:
+            assert it.inbox.take() == Notification(5)
+        watch(found, 5)
+        assert eventually(lambda: len(receivers) >= 7)
+    assert sorted(receivers) == [it.peer.node for it in found]
 
 
 def test_a_node_that_does_not_know_the_round_yet_answers() -> None:

@@ -1,5 +1,5 @@
 from hpcelastic.network import notifications
-from hpcelastic.network.notifications import NOTIFICATION_INTERVAL, RateLimiter, ReplayFilter
+from hpcelastic.network.notifications import NOTIFICATION_INTERVAL, KnownVersions, RateLimiter, ReplayFilter
 
 
 def test_a_notification_counts_once() -> None:
@@ -45,3 +45,25 @@ def test_the_newest_of_the_waiting_versions_wins() -> None:
         limiter.add(version)
     assert limiter.take(NOTIFICATION_INTERVAL / 2) is None
     assert limiter.take(NOTIFICATION_INTERVAL) == 9
+
+
+def test_an_agent_is_notified_of_a_version_once() -> None:
+    versions = KnownVersions()
+    assert [versions.add_heartbeat(version) for version in (3, 3, 2, 4)] == [True, False, False, True]
+    assert (versions.newest, [versions.learn(version) for version in (4, 4, 3)]) == (0, [True, False, False])
+    assert versions.newest == 4
+    versions.add_datagram(5)
+    assert not versions.add_heartbeat(5) and versions.newest == 4, "the datagram names it, the agent does not know it"
+    assert versions.learn(6) and not versions.add_heartbeat(6), "the agent knows it already"
+
+
+def test_a_version_was_sent_to_all_if_a_datagram_has_brought_it() -> None:
+    versions = KnownVersions()
+    versions.learn(1)
+    assert not versions.sent_to_all, "the agent has written or read it"
+    versions.add_datagram(2)
+    versions.learn(2)
+    assert versions.sent_to_all
+    versions.add_heartbeat(3)
+    versions.learn(3)
+    assert not versions.sent_to_all, "only a heartbeat has brought it"

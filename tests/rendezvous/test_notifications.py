@@ -379,6 +379,40 @@ def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: 
     )
 
 
+@pytest.mark.parametrize("reporter_lost", [False, True], ids=["", "the reporter is lost too"])
+def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
+    reporter_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    for node in (a, c):
+        node.rendezvous.receive(PeerLinkLost(b.member.node))
+    world.now += 0.2
+    a.rendezvous.receive(PeerRefused(b.member.node))
+    a.turn()
+    a.rendezvous.receive(PeerRefused(b.member.node))
+    c.rendezvous.receive(Notification(a.new_notifications[-1][1]))
+    c.turn()
+    looks = list[float]()
+    for node in (a, c):
+        look = node.rendezvous._leases.look
+        monkeypatch.setattr(node.rendezvous._leases, "look", lambda look=look: looks.append(world.now) or look())
+    began = world.now
+    while world.now < began + 1.9:
+        for node in (a, c):
+            node.rendezvous.receive(PeerRefused(b.member.node))
+        world.now += 0.5
+    assert not looks
+    if reporter_lost:  # its report fails with it, so others have to know it themselves
+        c.rendezvous.receive(PeerRefused(b.member.node))
+        assert c.rendezvous._suspicions.gone == {b.member.node}
+    else:
+        for node in (a, c, a, c, a, c):
+            world.now += 0.3
+            node.follow(node.step())
+        assert names(c.step().state) == ["a", "c"]
+        assert not c.rendezvous._suspicions.suspects(b.member.node), "it is no member any more"
+
+
 @pytest.mark.parametrize("newer", [False, True], ids=["", "after a version without a reading"])
 def test_the_leases_that_prove_a_death_are_not_read_again_for_the_decision(
     newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
