@@ -43,10 +43,11 @@ class NetworkNotifier:
 
     def _neighbours(self, members: Sequence[Participant]) -> list[Participant]:
         """Return the neighbours of this node in the ring of those ``members`` that have a network."""
-        nodes = column(members, "node")
-        ring = [rank for rank, port in enumerate(column(members, "notification_port")) if port]
-        own = nodes.index(self._node) if self._node in nodes else None
-        return [members[ring[there]] for there in linked(ring.index(own), len(ring))] if own in ring else []
+        nodes, ports = column(members, "node"), column(members, "notification_port")
+        if self._node not in nodes or not ports[own := nodes.index(self._node)]:
+            return []
+        ring = range(len(ports)) if all(ports) else [rank for rank, port in enumerate(ports) if port]
+        return [members[ring[there]] for there in linked(ring.index(own), len(ring))]
 
 
 def open_network(

@@ -201,17 +201,19 @@ class NodeStateMachine:
             by = f" {BY_SCHEDULER}" if self.member.node in state.retired else ""
             notice = Notice(f"{self.member.name} is drained{by}", state.settings.rendezvous.checkpoint_grace)
             return machine.leave(notice, now, polls)
-        part = assignment(state, self.member.node)
-        if self.part is not None and (part is None or part.round != self.part.round):
+        in_round = state.phase is Phase.RUNNING and self.member.node in state.ranks
+        if self.part is not None and not (in_round and state.round == self.part.round):
             if state.phase is Phase.JOINING and state.round == self.part.round and state.grace:
                 return machine._request_stop(state.reason, state.grace, now, polls, state.cause is not Cause.JOIN)
             return machine._park(state.reason)
         if self.part is not None or self.leaving or self.member.final:
             return Transition(machine)
-        if part is None:
+        if not in_round:
             return machine._ask_for_a_place(state, now)
-        if part.round > self.member.round and settled and now < lease.end:
+        if state.round > self.member.round and settled and now < lease.end:
             # An older observation is not used: without a lease, the others may have continued without this node.
+            part = assignment(state, self.member.node)
+            assert part is not None
             return machine._start(part, lease.start)
         return Transition(machine)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.leaders import COUNT
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Seen
+from hpcelastic.protocol.state import Member, Seen, View
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 
@@ -47,6 +47,8 @@ class ObservedLeases:
         """The version of the register at the last reading."""
 
         self._time = float("-inf")
+        self._viewed: tuple[Mapping[str, Seen], Member | None, View] = self.nodes, None, View({})
+        """The last result of `view`, after the leases and the own lease of which it was made."""
 
     def mark_outdated(self) -> None:
         """There are news that may be in the leases."""
@@ -75,6 +77,16 @@ class ObservedLeases:
         self._version, self.own = self._known.number, self._lease.published
         self.count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()
+
+    def view(self, quorum_for: float = 0.0, expected: int | None = None) -> View:
+        """Return what this node knows of all nodes, once it has published its own lease; see `View`."""
+        nodes, member, view = self._viewed
+        own = self._lease.published
+        assert own is not None
+        if nodes is not self.nodes or member is not own:  # with ten thousand nodes, to make it takes milliseconds
+            view = View({**self.nodes, own.node: Seen(own, alive=True)})
+            self._viewed = self.nodes, own, view
+        return replace(view, quorum_for=quorum_for, expected=expected) if quorum_for or expected is not None else view
 
     def silence(self, node: str) -> float | None:
         """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""

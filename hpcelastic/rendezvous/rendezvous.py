@@ -17,7 +17,7 @@ from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
@@ -192,7 +192,8 @@ class Rendezvous:
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
         settled, held, expiry = self._lease.settled, self._lease.held, self._leases.expiry
-        seen = Observation(version, state, reason, held, settled, first, short, last, self._view(), expiry)
+        view = self._leases.view(expected=self._expected)
+        seen = Observation(version, state, reason, held, settled, first, short, last, view, expiry)
         return seen, again
 
     def _acts_first(self, state: State) -> bool:
@@ -299,7 +300,7 @@ class Rendezvous:
             won = self._register.commit(version, encode(state))
         if won:
             lost = state.lost if state.phase is Phase.JOINING else ""
-            evidence = self._view().evidence_of_death(lost) if lost else ""
+            evidence = self._leases.view().evidence_of_death(lost) if lost else ""
             self._committed(Commit(version + 1, state, evidence, self._leases.silence(lost) if lost else None))
             self._leaders_notified = True
             self._notify_all(version + 1, state)
@@ -363,7 +364,7 @@ class Rendezvous:
     def _leaders(self) -> list[Participant | Member]:
         """Return the leaders; none before another node is known."""
         known = self._known.state.participants or self._leases.nodes
-        return leaders(self._known.state, self._view()) if known else []
+        return leaders(self._known.state, self._leases.view()) if known else []
 
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
@@ -388,13 +389,8 @@ class Rendezvous:
         self._leases.read(watchful, self._lease.duration.interval / 2)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
-        decision = decide(state, self._view(now - since))
+        decision = decide(state, self._leases.view(now - since, self._expected))
         self._quorum_since = since if decision.quorum else None
         if decision.next is not None:
             self._expected = None  # the batch system's answer was about this round
         return decision
-
-    def _view(self, quorum_for: float = 0.0) -> View:
-        published = self._lease.published
-        assert published is not None
-        return View({**self._leases.nodes, self._node: Seen(published, alive=True)}, quorum_for, self._expected)

@@ -215,7 +215,7 @@ MUTANTS = {
         "return Transition(machine, () if published and",
     ),
     "workers are not parked for a new round": Patch(
-        NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
+        NODE, "if self.part is not None and not (in_round and state.round == self.part.round):", "if False:"
     ),
     "a node does not publish that it was fenced": Patch(
         NODE,
