@@ -198,6 +198,8 @@ class Network:
             if message is None or message.sender == self._node:
                 continue
             if self._replay_filter.is_new(message.sender, message.sequence):
+                with self._lock:
+                    self._version = max(message.version, self._version)
                 self._links.mark_notified(message.version)
                 if change and message.version > self._changed:
                     self._changed = message.version

@@ -67,15 +67,22 @@ class PeerHeard:
 News: TypeAlias = Notification | PeerLinkLost | PeerRefused | PeerSilent | PeerHeard
 
 
-def neighbours(index: int, count: int) -> list[int]:
-    """Return the members that member ``index`` of a ring of ``count`` dials: the next, and one about sqrt(count) ahead.
+def far(count: int) -> int:
+    """Return the distance between linked members in a ring of ``count``: the first power of two from sqrt(count) on.
 
-    Links work in both directions, so up to four members watch each member. If sqrt(count) consecutive members are lost
-    together with their switch, each of them still has a neighbour that is left and detects its loss.
+    If sqrt(count) consecutive members are lost together with their switch, each of them still has a neighbour that is
+    left and detects its loss. The distance rarely changes with ``count``: otherwise all members would make new links
+    after the loss of one.
     """
-    return [
-        there for there in dict.fromkeys((index + offset) % count for offset in (1, isqrt(count))) if there != index
-    ]
+    return 1 << (isqrt(count) - 1).bit_length()
+
+
+def neighbours(index: int, count: int) -> list[int]:
+    """Return the members that member ``index`` of a ring of ``count`` dials: the next, and one that is `far` ahead.
+
+    Links work in both directions, so up to four members watch each member.
+    """
+    return [there for there in dict.fromkeys((index + offset) % count for offset in (1, far(count))) if there != index]
 
 
 def linked(index: int, count: int) -> list[int]:
@@ -83,7 +90,7 @@ def linked(index: int, count: int) -> list[int]:
 
     Those that are far away come first, because they are rarely lost with it.
     """
-    offsets = (isqrt(count), -isqrt(count), 1, -1)
+    offsets = (far(count), -far(count), 1, -1)
     return [there for there in dict.fromkeys((index + offset) % count for offset in offsets) if there != index]
 
 

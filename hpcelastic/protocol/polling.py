@@ -77,7 +77,10 @@ class PollSchedule:
         return max(min(self._regular, self._next_read, self._notified), self._earliest) - self._clock()
 
     def record_poll(self, started: float, result: PollResult, read: bool) -> None:
-        """Schedule the next poll after one that took from ``started`` to now, and that ``read`` the leases or not."""
+        """Schedule the next poll after one that has ``read`` the leases, or has not.
+
+        To read them and to decide has taken the time from ``started`` to now. The next poll waits as long.
+        """
         now = self._clock()
         self._result, self._polled, self._notified = result, now, float("inf")
         self._earliest = now + max(_MIN_INTERVAL, now - started if read else 0.0)

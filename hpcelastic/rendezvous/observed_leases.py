@@ -46,7 +46,9 @@ class ObservedLeases:
         self._version = -1
         """The version of the register at the last reading."""
 
-        self._time = float("-inf")
+        self.looked_at = float("-inf")
+        """The time at which the last reading began."""
+
         self._viewed: tuple[Mapping[str, Seen], Member | None, View] = self.nodes, None, View({})
         """The last result of `view`, after the leases and the own lease of which it was made."""
 
@@ -66,13 +68,13 @@ class ObservedLeases:
         itself. Only a node that has died cannot.
         """
         news = self._known.number != self._version or not self._is_same_but_dead(self._lease.published)
-        if news or watchful or not self._current or self._clock() - self._time >= interval:
+        if news or watchful or not self._current or self._clock() - self.looked_at >= interval:
             self.look()
         self.own = self._lease.published
 
     def look(self) -> None:
         """Read the leases; see `AnyObserver.observe`."""
-        self._time = self._clock()
+        self.looked_at = self._clock()
         self.nodes = self.observer.observe(self._known.state.ranks)
         self._version, self.own = self._known.number, self._lease.published
         self.count, self._current = len(self.nodes), True

@@ -261,7 +261,8 @@ class Rendezvous:
         nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
         self._lease.set_alone(nodes == 1)
         rank = self._leader_rank()
-        self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
+        started = max(began, self._leases.looked_at)
+        self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
             self._schedule.read_within(seconds + _EXPIRY_DELAY)
         if self._changes:

@@ -1,10 +1,11 @@
 from collections import Counter
 from math import isqrt
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.protocol.peers import buddy, linked, neighbours
+from hpcelastic.protocol.peers import buddy, far, linked, neighbours
 
 COUNTS = st.integers(2, 70)
 
@@ -39,6 +40,16 @@ def test_a_row_of_lost_members_keeps_neighbours(count: int, data: st.DataObject)
     start = data.draw(st.integers(0, count - 1))
     gone = {(start + step) % count for step in range(isqrt(count))}
     assert all(set(linked(index, count)) - gone for index in gone)
+
+
+@pytest.mark.parametrize("count", [16, 64, 100, 128, 256, 512, 1024, 4096, 10_000])
+def test_few_members_have_other_neighbours_after_a_loss(count: int) -> None:
+    assert far(count) == far(count - 1)
+    lost = count // 2
+    before, after = ([{*linked(index, size)} for index in range(size)] for size in (count, count - 1))
+    moved = [{there - (there > lost) for there in near if there != lost} for near in before]
+    del moved[lost]
+    assert sum(one != other for one, other in zip(moved, after, strict=True)) <= 2 * far(count) + 2
 
 
 def test_a_single_node_has_no_neighbour() -> None:
