@@ -79,11 +79,15 @@ class PollSchedule:
     def record_poll(self, started: float, result: PollResult, read: bool) -> None:
         """Schedule the next poll after one that has ``read`` the leases, or has not.
 
-        To read them and to decide has taken the time from ``started`` to now. The next poll waits as long.
+        To read them and to decide has taken the time from ``started`` to now. The next poll waits as long. Only the
+        first leader does not, if that time was short: all nodes may wait for it to see the last of them.
         """
         now = self._clock()
+        took = now - started if read else 0.0
+        if result.phase is Phase.JOINING and result.rank == 0 and took < self._poll:
+            took = 0.0
         self._result, self._polled, self._notified = result, now, float("inf")
-        self._earliest = now + max(_MIN_INTERVAL, now - started if read else 0.0)
+        self._earliest = now + max(_MIN_INTERVAL, took)
         self._regular = now + self._poll_interval(result)
         self._next_read = min(now + self._read_interval(result), float("inf") if read else self._next_read)
 

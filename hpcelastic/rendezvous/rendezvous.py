@@ -254,14 +254,14 @@ class Rendezvous:
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
         inside, published = self._node in state.ranks, self._lease.published
-        self._suspicions.keep(state.ranks)
+        self._suspicions.keep()
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = bool(self._suspicions.silent) or late or not self._lease.settled
         nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
         self._lease.set_alone(nodes == 1)
         rank = self._leader_rank()
-        started = max(began, self._leases.looked_at)
+        started = self._leases.looked_at if self._leases.looked_at >= began else self._clock()
         self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
             self._schedule.read_within(seconds + _EXPIRY_DELAY)

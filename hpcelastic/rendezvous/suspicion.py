@@ -4,10 +4,11 @@ A report alone proves nothing. A neighbour counts as gone if its kernel refuses 
 a node that is alive renews its lease as soon as a link to it breaks.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.leaders import turn
+from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
@@ -17,8 +18,9 @@ _STANDSTILL = 0.1
 _TURN = 0.4
 """Seconds until the next neighbour of a node that seems lost looks at its lease, in a large round."""
 
-_REPORTED_DELAY = 2.0
-"""Seconds for which a neighbour that another node has reported is not looked at. Its report fails if it is lost too."""
+_DEFERRAL = 0.75
+"""Seconds from the end of the round until other neighbours than the first one look, which reports the node unless it is
+lost too. All nodes publish meanwhile that they have stopped, and a look waits behind their requests."""
 
 _EARLY = 2
 """Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
@@ -27,6 +29,9 @@ _EARLY = 2
 @dataclass(frozen=True)
 class _Suspect:
     """A neighbour whose link has broken."""
+
+    place: int
+    """After how many other neighbours this node looks; see `leaders.turn`."""
 
     turn: float
     """The time from which this node may report that it is gone."""
@@ -37,8 +42,8 @@ class _Suspect:
     version: str | None = None
     """The version of its lease at that time."""
 
-    reported: bool = False
-    """Whether the round has ended because another node has reported it."""
+    deferred: bool = False
+    """Whether ``turn`` is later because the round has ended."""
 
 
 class Suspicions:
@@ -57,15 +62,13 @@ class Suspicions:
     def link_lost(self, node: str) -> None:
         """The link to a neighbour has broken."""
         place = turn(self._known.state, self._node, node)
-        self._suspects[node] = _Suspect(self._clock() + place * _TURN)
+        self._suspects[node] = _Suspect(place, self._clock() + place * _TURN)
         if place < _EARLY:
             self._look(node)
 
     def refused(self, node: str) -> bool:
         """The kernel of a suspect refuses connections. Return whether that proves now that it is gone."""
         suspect, now = self._suspects[node], self._clock()
-        if node == self._known.state.lost and not suspect.reported:
-            suspect = self._suspects[node] = replace(suspect, reported=True, turn=now + _REPORTED_DELAY)
         if node in self.gone or now < suspect.turn:
             return False
         if suspect.since is None:
@@ -89,11 +92,17 @@ class Suspicions:
         """Return whether the link to the node has broken and its lease has not been renewed since."""
         return node in self._suspects
 
-    def keep(self, members: Collection[str]) -> None:
-        """Forget what was known of nodes that are not ``members`` of the round."""
+    def keep(self) -> None:
+        """Forget what was known of nodes that are not members of the round, and defer looks once it has ended."""
+        state, members = self._known.state, self._known.state.ranks
         self.gone = frozenset(node for node in self.gone if node in members)
         self.silent = {node for node in self.silent if node in members}
         self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in members}
+        if state.phase is Phase.JOINING:
+            for node, suspect in self._suspects.items():
+                if not suspect.deferred and (suspect.place or node == state.lost):
+                    later = max(suspect.turn, self._clock() + _DEFERRAL)
+                    self._suspects[node] = replace(suspect, turn=later, deferred=True)
 
     def expiries(self) -> list[float]:
         """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""

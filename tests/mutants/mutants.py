@@ -231,7 +231,7 @@ MUTANTS = {
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
     "leases are not read while a round runs": Patch(
-        OBSERVED_LEASES, " or self._clock() - self._time >= interval:", ":"
+        OBSERVED_LEASES, " or self._clock() - self.looked_at >= interval:", ":"
     ),
     "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,

@@ -111,10 +111,16 @@ MUTANTS = {
     ),
     "all neighbours of a lost node look at once": Patch(SUSPICION, " or now < suspect.turn:", ":"),
     "all neighbours of a lost node look although one has reported it": Patch(
-        SUSPICION, "reported=True, turn=now + _REPORTED_DELAY", "reported=True"
+        SUSPICION, "suspect.turn, self._clock() + _DEFERRAL)", "suspect.turn, 0.0)"
     ),
     "a node that one neighbour has reported is never looked at again": Patch(
-        SUSPICION, " and not suspect.reported:", ":"
+        SUSPICION, "if not suspect.deferred and (suspect.place", "if (suspect.place"
+    ),
+    "the first neighbour of another lost node looks late": Patch(
+        SUSPICION, "(suspect.place or node == state.lost)", "True"
+    ),
+    "all neighbours of another lost node look while a round forms": Patch(
+        SUSPICION, "(suspect.place or node == state.lost)", "node == state.lost"
     ),
     "a node looks again at a neighbour that it has reported": Patch(SUSPICION, "node in self.gone or ", ""),
     "suspicions of nodes that are lost stay for ever": Patch(
@@ -137,6 +143,12 @@ MUTANTS = {
     ),
     "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
     "a dead node is a leader": Patch(LEADERS, " if p.node not in view.dead)", ")"),
+    "a slow register delays the next poll of a leader": Patch(
+        RENDEZVOUS, "started = self._leases.looked_at if self._leases.looked_at >= began", "started = began if began"
+    ),
+    "the first leader waits as long as it has read": Patch(POLLING, "result.rank == 0 and took", "False and took"),
+    "the first leader reads a slow filesystem without a pause": Patch(POLLING, "and took < self._poll:", ":"),
+    "all leaders read without a pause": Patch(POLLING, "result.rank == 0 and took", "took"),
     "a notified node does not poll": Patch(POLLING, "if newer or result is None:", "if result is None:"),
     "all nodes poll at every publication": Patch(
         POLLING, "max(now, self._polled + self._shared_read_interval(result))", "now"
@@ -203,7 +215,7 @@ MUTANTS = {
     ),
     "workers start although others may continue without the node": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
-        NODE, "part.round > self.member.round", "part.round >= self.member.round"
+        NODE, "state.round > self.member.round", "state.round >= self.member.round"
     ),
     "a node is ready before its workers are parked": Patch(
         NODE, _PARK_FIRST, "return machine._ready(state.round).then(lambda machine: machine._park(state.reason))"
@@ -416,6 +428,16 @@ BY_TESTS = {
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",
     "a refused connection is believed before the lease could be renewed": "tests/rendezvous/test_notifications.py",
     "all neighbours of a lost node look at once": "tests/rendezvous/test_notifications.py",
+    "all neighbours of a lost node look although one has reported it": "tests/rendezvous/test_notifications.py",
+    "all neighbours of another lost node look while a round forms": "tests/rendezvous/test_notifications.py",
+    "a node that one neighbour has reported is never looked at again": "tests/rendezvous/test_notifications.py",
+    "the first neighbour of another lost node looks late": "tests/rendezvous/test_notifications.py",
+    "a node looks again at a neighbour that it has reported": "tests/rendezvous/test_notifications.py",
+    "suspicions of nodes that are lost stay for ever": "tests/rendezvous/test_notifications.py",
+    "a slow register delays the next poll of a leader": "tests/rendezvous/test_notifications.py",
+    "the first leader waits as long as it has read": "tests/protocol/test_polling.py",
+    "the first leader reads a slow filesystem without a pause": "tests/protocol/test_polling.py",
+    "all leaders read without a pause": "tests/protocol/test_polling.py",
     "a node that was declared dead never counts as alive again": "tests/rendezvous/test_notifications.py",
     "no node is notified of a version": "tests/rendezvous/test_notifications.py",
     "leaders are not notified of a publication": "tests/rendezvous/test_notifications.py",

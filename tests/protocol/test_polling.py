@@ -129,6 +129,14 @@ def test_long_polls_take_at_most_half_of_the_time() -> None:
     assert not node.schedule.poll_due
 
 
+@pytest.mark.parametrize(("rank", "pause"), [(0, 0.01), (1, 0.3)], ids=["first leader", "second leader"])
+def test_the_first_leader_reads_again_soon_after_a_short_poll(rank: int, pause: float) -> None:
+    node = PollingNode()
+    node.poll(replace(JOINING, rank=rank), took=0.3)
+    node.schedule.record_notification(newer=False)
+    assert node.schedule.pause == pytest.approx(pause)
+
+
 def test_a_newer_version_is_followed_at_once_after_a_long_poll() -> None:
     node = PollingNode()
     node.poll(JOINING, took=3.0)

@@ -1,9 +1,10 @@
 """Notifications of a rendezvous: the nodes that it notifies, and its reaction to notifications."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -379,38 +380,58 @@ def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: 
     )
 
 
-@pytest.mark.parametrize("reporter_lost", [False, True], ids=["", "the reporter is lost too"])
-def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
-    reporter_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def looks(node: Node, news: PeerLinkLost | PeerRefused) -> bool:
+    """Return whether the node looks at the leases because of news from the network."""
+    before = node.rendezvous._leases.looked_at
+    node.rendezvous.receive(news)
+    return node.rendezvous._leases.looked_at != before
+
+
+def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
-    for node in (a, c):
-        node.rendezvous.receive(PeerLinkLost(b.member.node))
+    link_lost, refused = PeerLinkLost(b.member.node), PeerRefused(b.member.node)
+    assert looks(a, link_lost) and looks(c, link_lost)
     world.now += 0.2
-    a.rendezvous.receive(PeerRefused(b.member.node))
+    assert looks(a, refused)
     a.turn()
-    a.rendezvous.receive(PeerRefused(b.member.node))
+    world.now += 0.02
     c.rendezvous.receive(Notification(a.new_notifications[-1][1]))
     c.turn()
-    looks = list[float]()
-    for node in (a, c):
-        look = node.rendezvous._leases.look
-        monkeypatch.setattr(node.rendezvous._leases, "look", lambda look=look: looks.append(world.now) or look())
-    began = world.now
-    while world.now < began + 1.9:
-        for node in (a, c):
-            node.rendezvous.receive(PeerRefused(b.member.node))
-        world.now += 0.5
-    assert not looks
-    if reporter_lost:  # its report fails with it, so others have to know it themselves
-        c.rendezvous.receive(PeerRefused(b.member.node))
-        assert c.rendezvous._suspicions.gone == {b.member.node}
-    else:
-        for node in (a, c, a, c, a, c):
-            world.now += 0.3
-            node.follow(node.step())
-        assert names(c.step().state) == ["a", "c"]
-        assert not c.rendezvous._suspicions.suspects(b.member.node), "it is no member any more"
+    for _ in range(7):
+        world.now += 0.1
+        assert not looks(a, refused) and not looks(c, refused)
+        c.turn()
+    world.now += 0.1
+    assert not looks(a, refused), "it has reported the node itself"
+    assert looks(c, refused) and c.rendezvous._suspicions.gone == {b.member.node}, "in case that the other one is lost"
+    for node in (a, c, a, c, a, c):
+        world.now += 0.3
+        node.follow(node.step())
+    assert names(c.step().state) == ["a", "c"]
+    assert not c.rendezvous._suspicions.suspects(b.member.node), "it is no member any more"
+
+
+def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    world, (a, b, c, d, e) = running(tmp_path, 5)
+    link_lost, refused = PeerLinkLost(c.member.node), PeerRefused(c.member.node)
+    for node in (e, a, d, b):
+        assert looks(node, link_lost) == (node in (e, a))
+    d.fail(1)
+    d.turn()
+    version = d.new_notifications[-1][1]
+    for node in (a, b, e):
+        node.rendezvous.receive(Notification(version))
+        state = node.turn()
+        assert state is not None and state.phase is Phase.JOINING and not state.lost
+    world.now += 0.2
+    assert looks(e, refused) and e.rendezvous._suspicions.gone == {c.member.node}
+    world.now += 0.5
+    assert not looks(a, refused), "without the end of the round it would be its turn now"
+    world.now += 0.5
+    assert looks(a, refused) and a.rendezvous._suspicions.gone == {c.member.node}
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["", "after a version without a reading"])
@@ -534,3 +555,27 @@ def test_a_neighbour_that_is_no_longer_silent_is_ordinary(tmp_path: Path) -> Non
     quiet.turn()
     world.now += 0.5
     assert quiet.turn() is None
+
+
+def test_a_leader_reads_again_soon_although_the_register_was_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, (_a, b, _c) = running(tmp_path, 3)
+
+    def slow(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            result = original(*arguments)
+            world.now += 0.5
+            return result
+
+        return call
+
+    monkeypatch.setattr(b.rendezvous._register, "read", slow(b.rendezvous._register.read))
+    b.step()
+    b.rendezvous.receive(Notification(0))
+    assert b.rendezvous.pause() == pytest.approx(0.2), "the wait of the second leader"
+    monkeypatch.setattr(b.rendezvous._leases, "look", slow(b.rendezvous._leases.look))
+    b.rendezvous.poll_again()
+    b.step()
+    b.rendezvous.receive(Notification(0))
+    assert b.rendezvous.pause() == pytest.approx(0.5), "as long as it has read the leases"

@@ -166,8 +166,8 @@ class Referee:
         if formed:
             self._began[new.round] = now
             self._judge_round(old, new)
-            sees = now > self.disturbed_until[writer]  # else it had no time to see a lease expire
-            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
+            watched = self.disturbed_until[writer]  # before, it may have seen no lease, and a renewal counts from then
+            dead = [p.node for p in new.participants if now - max(self.gone_at[p.node], watched) > _LONG_DEAD]
             _demand(not dead, f"{dead} died long ago and are members of round {new.round}")
         _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
         if pending and old.phase is Phase.RUNNING:
