@@ -8,6 +8,7 @@ Times are virtual. The processor time of the code is measured, so that results a
 import argparse
 import sys
 from collections.abc import Iterator
+from random import Random
 
 from benchmarks.model.cluster import Cluster, Effort, directory_sizes, version_size
 from benchmarks.model.parameters import Model
@@ -46,7 +47,7 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         if cluster.settings.rendezvous.min_lease > _PAUSE:  # else the guards of all nodes kill the workers
             cluster.pause_storage(_PAUSE)
             yield f"pause {_PAUSE:g} s", cluster.idle(2 * _PAUSE)
-        more = [index for index in range(7, size, 100) if index not in lost]
+        more = sorted({*Random(0).sample(range(size), max(1, size // 100))} - {*lost})
         cluster.lose(more)
         lost += more
         yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost))

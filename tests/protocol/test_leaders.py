@@ -28,7 +28,7 @@ def test_the_neighbours_of_a_lost_node_are_rivals() -> None:
     ended = replace(before, phase=Phase.JOINING)
     assert not rivals(before, ended)
     lost = replace(ended, lost=before.participants[4].node)
-    assert [p.name for p in rivals(before, lost)] == ["h", "b", "f", "d"]
+    assert [p.name for p in rivals(before, lost)] == ["i", "a", "f", "d"]
     assert not rivals(replace(before, participants=()), lost)
 
 
