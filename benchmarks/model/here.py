@@ -22,7 +22,7 @@ from benchmarks.scale import Parameters, on_side
 _CALIBRATED = 128
 """The number of nodes with which the processor time is measured that the model does not execute."""
 
-_REPEAT = 3
+_REPEAT = 5
 
 _DISK = Storage(operations=1e6, round_trip=0.0, sync=0.0005, bandwidth=1e10)
 """A filesystem of this machine. The processor time of its operations counts as time of the nodes."""
