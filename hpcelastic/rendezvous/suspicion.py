@@ -18,9 +18,9 @@ _STANDSTILL = 0.1
 _TURN = 0.4
 """Seconds until the next neighbour of a node that seems lost looks at its lease, in a large round."""
 
-_DEFERRAL = 0.75
-"""Seconds from the end of the round until other neighbours than the first one look, which reports the node unless it is
-lost too. All nodes publish meanwhile that they have stopped, and a look waits behind their requests."""
+_DEFERRAL = 75e-6
+"""Seconds for each member, from the end of a round until other neighbours than the first one look, which reports the
+node unless it is lost too. All members publish meanwhile that they have stopped, and a look waits behind them."""
 
 _EARLY = 2
 """Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
@@ -101,7 +101,7 @@ class Suspicions:
         if state.phase is Phase.JOINING:
             for node, suspect in self._suspects.items():
                 if not suspect.deferred and (suspect.place or node == state.lost):
-                    later = max(suspect.turn, self._clock() + _DEFERRAL)
+                    later = max(suspect.turn, self._clock() + _DEFERRAL * len(members))
                     self._suspects[node] = replace(suspect, turn=later, deferred=True)
 
     def expiries(self) -> list[float]:

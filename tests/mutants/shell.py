@@ -111,7 +111,7 @@ MUTANTS = {
     ),
     "all neighbours of a lost node look at once": Patch(SUSPICION, " or now < suspect.turn:", ":"),
     "all neighbours of a lost node look although one has reported it": Patch(
-        SUSPICION, "suspect.turn, self._clock() + _DEFERRAL)", "suspect.turn, 0.0)"
+        SUSPICION, "suspect.turn, self._clock() + _DEFERRAL * len(members))", "suspect.turn, 0.0)"
     ),
     "a node that one neighbour has reported is never looked at again": Patch(
         SUSPICION, "if not suspect.deferred and (suspect.place", "if (suspect.place"

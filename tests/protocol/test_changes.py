@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -76,6 +77,15 @@ def test_the_change_of_a_fault_is_sent(after: State) -> None:
     assert changed(RUNNING, unpack(packed)) == after
 
 
+def test_the_loss_of_one_percent_of_a_large_run_is_sent() -> None:
+    before = replace(RUNNING, participants=tuple(map(member, range(10_000))))
+    lost = {*Random(0).sample(range(10_000), 100)}
+    after = replace(before, round=2, participants=tuple(m for i, m in enumerate(before.participants) if i not in lost))
+    packed = pack(difference(before, after))
+    assert 0 < len(packed) <= MAX_LENGTH
+    assert changed(before, unpack(packed)) == after
+
+
 def test_a_change_that_is_too_long_is_not_sent() -> None:
     before = replace(RUNNING, phase=Phase.JOINING, round=0, participants=())
     assert pack(difference(before, RUNNING)) == b""
@@ -89,8 +99,8 @@ def test_a_change_that_is_too_long_is_not_sent() -> None:
         pytest.param({"failures": [{"round": 1}]}, r"failures\[0\]\.node is missing", id="a nested field"),
         pytest.param({"participants": {}}, "not an object", id="no list of members"),
         pytest.param({"participants": [[0, 1001]]}, "the members 0 to 1001 of 1000", id="members that are not there"),
-        pytest.param({"participants": [[-1, 2]]}, "the members -1 to 2", id="a negative rank"),
-        pytest.param({"participants": [[5, 5]]}, "the members 5 to 5", id="no members"),
+        pytest.param({"participants": [[-1, 3]]}, "the members -1 to 2", id="a negative rank"),
+        pytest.param({"participants": [[5, 0]]}, "the members 5 to 5", id="no members"),
         pytest.param({"participants": [["a@0", 1]]}, "has 2 values", id="a short row"),
     ],
 )

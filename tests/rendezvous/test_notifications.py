@@ -13,6 +13,7 @@ from hpcelastic.protocol.changes import changed, unpack
 from hpcelastic.protocol.decide import Decision, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
+from hpcelastic.rendezvous import suspicion
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import steer_run
@@ -387,7 +388,10 @@ def looks(node: Node, news: PeerLinkLost | PeerRefused) -> bool:
     return node.rendezvous._leases.looked_at != before
 
 
-def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(tmp_path: Path) -> None:
+def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspicion, "_DEFERRAL", 0.25)
     world, (a, b, c) = running(tmp_path, 3)
     link_lost, refused = PeerLinkLost(b.member.node), PeerRefused(b.member.node)
     assert looks(a, link_lost) and looks(c, link_lost)
@@ -415,6 +419,7 @@ def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(suspicion, "_DEFERRAL", 0.15)
     world, (a, b, c, d, e) = running(tmp_path, 5)
     link_lost, refused = PeerLinkLost(c.member.node), PeerRefused(c.member.node)
     for node in (e, a, d, b):
