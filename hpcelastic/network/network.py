@@ -74,6 +74,8 @@ class Network:
 
         self._neighbours: tuple[Peer, ...] = ()
         self._version = 0
+        """The newest version that the owner knows, or that a datagram has named."""
+
         self._sequence = 0
         self._closing = False
         self._closed = False

@@ -57,12 +57,12 @@ class KnownVersions:
 
     def __init__(self) -> None:
         self.newest = 0
-        """The newest version that the agent knows. Its heartbeats carry it."""
+        """The newest version that the agent knows, or that a datagram has named. Its heartbeats carry it."""
 
         self._notified = self._by_datagram = 0
 
     def learn(self, version: int) -> bool:
-        """The agent knows ``version``. Return whether it is newer than all before."""
+        """Let heartbeats carry ``version``. Return whether it is newer than all before."""
         new = version > self.newest
         self.newest = max(version, self.newest)
         self._notified = max(version, self._notified)
