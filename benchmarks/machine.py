@@ -99,9 +99,9 @@ def _filesystem(path: Path) -> str:
 def await_idle(say: Callable[[str], None]) -> None:
     """Wait until other programs use less than a twentieth of the processors. Raises RuntimeError after an hour."""
     for waited in range(0, _IDLE_TIMEOUT, _IDLE_INTERVAL):
-        busy_before, total_before = _processor_times()
+        busy_before, total_before = processor_times()
         time.sleep(_IDLE_INTERVAL)
-        busy, total = _processor_times()
+        busy, total = processor_times()
         share = (busy - busy_before) / (total - total_before)
         if share < _IDLE_SHARE:
             return
@@ -114,11 +114,14 @@ def changed_files() -> list[str]:
     return _git("diff", "--name-only", "HEAD", "--", ".", ":!docs").splitlines()
 
 
-def _processor_times() -> tuple[int, int]:
-    """Return the time that all processors were busy, and the whole time, in ticks; source: proc_stat(5)."""
+def processor_times() -> tuple[float, float]:
+    """Return the seconds that the processors of this machine were busy, all together, and all seconds since its start.
+
+    Source: proc_stat(5).
+    """
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    idle = ticks[3] + ticks[4]
-    return sum(ticks) - idle, sum(ticks)
+    per_second, idle = os.sysconf("SC_CLK_TCK"), ticks[3] + ticks[4]
+    return (sum(ticks) - idle) / per_second, sum(ticks) / per_second
 
 
 def _git(*arguments: str) -> str:

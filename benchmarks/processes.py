@@ -68,12 +68,6 @@ def cpu_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def busy_time() -> float:
-    """Return the seconds for which the processors of this machine were busy since its start, all of them together."""
-    user, nice, system, _idle, _waiting, *others = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
-    return (user + nice + system + sum(others)) / _TICKS
-
-
 def free_port() -> int:
     """Return a port on which no process listens now."""
     with socket.socket() as probe:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.distance import KINDS, Distance
-from benchmarks.machine import CHECKOUT
+from benchmarks.machine import CHECKOUT, processor_times
 from benchmarks.notes import until
-from benchmarks.processes import busy_time, end_tree
+from benchmarks.processes import end_tree
 from benchmarks.report import Table, ratio, significant, spread
 
 GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
@@ -138,21 +138,20 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     with _node_processes([sys.executable, "-m", "benchmarks.scale", *arguments]) as (parent, lines):
         if until(lambda: True if len(lines) == nodes else None, time.monotonic() + _TIMEOUT) is None:
             return Formed(None, error=f"{nodes - len(lines)} nodes were not there after {_TIMEOUT:g} s")
-        busy, since = [busy_time()], time.monotonic()
+        (before, _), since = processor_times(), time.monotonic()
         parent.stdin.close()
         until(lambda: True if len(lines) >= 2 * nodes else None, since + parameters.timeout)
         if len(lines) < 2 * nodes:
             return Formed(None)
-        busy.append(busy_time())
+        busy = processor_times()[0] - before
         answers = [json.loads(line) for line in lines[nodes : 2 * nodes]]
-        lost = None
+        lost = loss_busy = None
         if arguments[0] != TORCH and nodes > 1 and not any(answer["error"] for answer in answers):
             time.sleep(_CALM)
-            busy.append(busy_time())
-            lost = time.monotonic()
+            (before, _), lost = processor_times(), time.monotonic()
             os.kill(answers[nodes // 2]["pid"], signal.SIGKILL)
             until(lambda: True if len(lines) == 3 * nodes - 1 else None, lost + parameters.timeout)
-            busy.append(busy_time())
+            loss_busy = processor_times()[0] - before
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
@@ -161,10 +160,9 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     seconds = round(max(answer["when"] for answer in answers) - since, 4)
     later = [json.loads(line)["when"] for line in lines[2 * nodes :]]
     if lost is None or len(later) < nodes - 1:
-        return Formed(seconds, dict(counts) or None, processor, busy=busy[1] - busy[0])
+        return Formed(seconds, dict(counts) or None, processor, busy=busy)
     after_loss = round(max(later) - lost, 4)
-    first, second = busy[1] - busy[0], busy[3] - busy[2]
-    return Formed(seconds, dict(counts) or None, processor, after_loss=after_loss, busy=first, loss_busy=second)
+    return Formed(seconds, dict(counts) or None, processor, after_loss=after_loss, busy=busy, loss_busy=loss_busy)
 
 
 @contextlib.contextmanager
