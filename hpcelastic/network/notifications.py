@@ -1,4 +1,4 @@
-"""What an agent was notified of. Replays are dropped, the rate is limited, and the newest version is known.
+"""The filters for received notifications, and the record of the versions that notifications and heartbeats name.
 
 Pure: time is passed in.
 """
