@@ -21,6 +21,9 @@ _STEPS = {
 _LONG_DEAD = 20.0
 """Seconds after which every observer has seen a lease expire; see `simulation`."""
 
+_LATE = 8.0
+"""Seconds of them from the expiry of the lease on."""
+
 
 class Violation(AssertionError):
     """A property of the protocol is violated."""
@@ -166,8 +169,9 @@ class Referee:
         if formed:
             self._began[new.round] = now
             self._judge_round(old, new)
-            watched = self.disturbed_until[writer]  # before, it may have seen no lease, and a renewal counts from then
-            dead = [p.node for p in new.participants if now - max(self.gone_at[p.node], watched) > _LONG_DEAD]
+            # A writer that was disturbed may have seen an older renewal only at its end, and waits for its expiry.
+            sees = now > self.disturbed_until[writer] + _LATE
+            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
             _demand(not dead, f"{dead} died long ago and are members of round {new.round}")
         _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
         if pending and old.phase is Phase.RUNNING:
