@@ -144,11 +144,14 @@ class Notifier:
     def notify(self, nodes: Iterable[Any], version: int, change: bytes = b"") -> None:
         cluster = self._node.cluster
         receivers = [cluster.by_id[target.node].notifier for target in nodes if target.node != self._node.id]
+        meter, sending = self._node.meter, self._fabric.sending
+        meter.take(0.0)
         for receiver in receivers:
-            delay = self._node.meter.take(self._fabric.sending) + self._fabric.latency
-            cluster.messages += 1
+            delay = meter.processor.take(sending) + self._fabric.latency
             self._clock.after(delay, partial(receiver.receive, version, change), receiver._node.process)
-            self._node.meter.resume()  # the time of a message is a parameter
+        meter.used += sending * len(receivers)
+        cluster.messages += len(receivers)
+        meter.resume()  # the time of a message is a parameter
         self._node.pause_for_work()
 
     def receive(self, version: int, change: bytes) -> None:
