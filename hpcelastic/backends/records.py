@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
+from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge, Liveness
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
@@ -217,8 +217,8 @@ class RecordObserver:
         """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
         before = self._clock()
         listed = {key.removeprefix(_NODES_PREFIX): text for key, text in self._records.all(_NODES_PREFIX).items()}
-        verdicts = self._liveness.observe(listed, expected, before, self._clock())
-        return {node: self._read(node, listed.get(node, ""), verdict) for node, verdict in verdicts.items()}
+        ages = self._liveness.observe(listed, expected, before, self._clock())
+        return {node: self._read(node, age) for node, age in ages.items()}
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
@@ -237,13 +237,13 @@ class RecordObserver:
         """Return the text of the node's lease, which changes at each renewal; None if it was never seen."""
         return self._liveness.version(node)
 
-    def _read(self, node: str, text: str, verdict: Verdict[str]) -> Seen:
+    def _read(self, node: str, age: LeaseAge[str]) -> Seen:
         seen = self._seen.get(node, NOT_SEEN)
         member = seen.member
-        parsed_lease = _parse_lease(text) if verdict.renewed else None
+        parsed_lease = _parse_lease(age.version) if age.renewed and age.version is not None else None
         if parsed_lease is not None and parsed_lease[1] != member:
             member = parsed_lease[1]
-        self._seen[node] = verdict.update(seen, member)
+        self._seen[node] = age.update(seen, member)
         return self._seen[node]
 
 

@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.budget import reason_to_give_up, refilled
+from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.groups import ranked_groups
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.rollback import rolled_back
@@ -215,23 +216,23 @@ def _forced_end(state: State, view: View) -> tuple[Cause, str, float, str] | Non
     if failures:
         first = failures[0]
         return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}", 0.0, ""
-    for p in state.participants:
-        if _is_in(view.nodes[p.node].member, NodeState.SUCCEEDED, state.round):
+    for node in state.ranks:
+        member = view.nodes[node].member
+        if _is_in(member, NodeState.SUCCEEDED, state.round):
             continue  # its record stays if the node ends or dies
-        member = view.nodes[p.node].member
         if member is not None and member.node_state is NodeState.LEFT:
-            return Cause.LEAVE, f"{p.name} left", 0.0, ""
-        if not _alive(view, p.node):
-            return Cause.NODE, f"{p.name} was lost", 0.0, p.node
+            return Cause.LEAVE, f"{member.name} left", 0.0, ""
+        if not _alive(view, node):
+            return Cause.NODE, f"{name_of(node)} was lost", 0.0, node
         if member is not None and member.node_state is NodeState.READY and member.round >= state.round:
-            return Cause.NODE, f"{p.name} stopped its workers", 0.0, ""
+            return Cause.NODE, f"{member.name} stopped its workers", 0.0, ""
     return None
 
 
 def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
     """Return why the round has to end although nothing is wrong, and in how many seconds; None if it continues."""
     grace = state.settings.rendezvous.checkpoint_grace
-    members = [m for p in state.participants if (m := view.nodes[p.node].member) is not None]
+    members = [m for node in state.ranks if (m := view.nodes[node].member) is not None]
     leaving = [(m.leaving.seconds, m.name, m.leaving.reason) for m in members if m.leaving]
     if leaving:
         seconds, name, why = min(leaving)
@@ -248,12 +249,12 @@ def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
 
 def _newcomer(state: State, view: View) -> str | None:
     """Return which node joins, with the others that are ready, or has more workers than places; None if none does."""
-    for p in state.participants:
-        member = view.nodes[p.node].member
+    for node, places in zip(state.ranks, column(state.participants, "local_world_size"), strict=True):
+        member = view.nodes[node].member
         if _is_in(member, NodeState.RUNNING, state.round) and member is not None:
-            more = member.local_world_size - p.local_world_size
+            more = member.local_world_size - places
             if more > 0:
-                return f"{p.name} has {'another worker' if more == 1 else f'{more} more workers'}"
+                return f"{member.name} has {'another worker' if more == 1 else f'{more} more workers'}"
     outside = [m for m in _ready(state, view) if m.node not in state.ranks]
     joins = outside and state.size_of([*state.participants, *outside]) > len(state.participants)
     return f"{outside[0].name} joins" if joins else None
@@ -267,7 +268,7 @@ def _joining(state: State, view: View) -> Decision:
     if fault is not None:
         return _commit(replace(state, grace=0.0, reason=f"{fault} during the grace period"))
     done = _done(state, view) if state.grace else set()
-    busy = tuple(p.node for p in state.participants if p.node not in done and not _has_stopped(state, view, p.node))
+    busy = tuple(node for node in state.ranks if node not in done and not _has_stopped(state, view, node))
     if busy:
         names = _names([name_of(node) for node in busy])
         return Decision(None, f"waiting for {names} to stop the workers of round {state.round}", busy=busy)
@@ -313,12 +314,12 @@ def _fault(state: State, view: View) -> str | None:
     if failures:
         return f"rank {failures[0].rank} failed on {name_of(failures[0].node)}"
     done = _done(state, view)
-    for p in state.participants:
-        member = view.nodes[p.node].member
-        if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:
-            return f"{p.name} was lost"
+    for node in state.ranks:
+        member = view.nodes[node].member
+        if not _alive(view, node) and not _stopped(state, member) and node not in done:
+            return f"{name_of(node)} was lost"
         if member is not None and member.fenced == state.round:
-            return f"{p.name} lost its workers"
+            return f"{member.name} lost its workers"
     return None
 
 
@@ -344,7 +345,7 @@ def _charge(state: State, view: View, returned: Collection[str]) -> State:
     if state.cause is None:
         return state
     cause = state.cause
-    if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):
+    if cause is Cause.WORKER and any(node not in returned for node in state.ranks):
         cause = Cause.NODE
     failures = _failures(state, view) or state.failures
     if cause is Cause.WORKER:
@@ -364,12 +365,13 @@ def _unfinished(state: State, finished: Collection[str]) -> str:
 def _expected_nodes(state: State, view: View) -> int | None:
     """Return how many nodes besides the ready ones may still join; None if unknown.
 
-    A node that was seen and is dead or has left does not count: if it returns, a new round includes it. After the first
-    round the same applies to unknown nodes.
+    A node that was seen and is dead or has left does not count: if it returns, a new round includes it. The same holds
+    for a node that was lost in an earlier round and whose lease has not expired, and after the first round for unknown
+    nodes.
     """
     alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
     alive = [m for m in alive if m.node_state is not NodeState.LEFT and _may_join(state, m)]
-    late = sum(1 for m in alive if not (m.node_state is NodeState.READY and m.round >= state.round))
+    late = sum(1 for m in alive if m.node_state is NodeState.READY and m.round < state.round)
     if view.expected is not None:
         return late + view.expected
     if any(not m.job or not m.job_nodes for m in alive):
@@ -389,7 +391,8 @@ def _form(state: State, ready: list[Member], with_starting: bool) -> State:
         chosen, standbys = ranked_groups(state.participants, ready, size, nodes.multiple)
     else:
         chosen, standbys = ranked(state.participants, ready, size)
-    gone = {p.name for p in state.participants} - {m.name for m in ready}
+    nodes_there = {m.node for m in ready}
+    gone = {name_of(node) for node in state.ranks if node not in nodes_there} - {m.name for m in ready}
     return replace(
         state,
         phase=Phase.RUNNING,
@@ -459,7 +462,7 @@ def _failures(state: State, view: View) -> tuple[Failure, ...]:
     A failure that may be the effect of another one comes last. The others are in the order of the filesystem's clock,
     because the clocks of nodes differ.
     """
-    members = (view.nodes[p.node].member for p in state.participants)
+    members = (view.nodes[node].member for node in state.ranks)
     found = [m.failure for m in members if m is not None and m.failure is not None]
     return tuple(sorted((f for f in found if f.round == state.round), key=_precedence))
 

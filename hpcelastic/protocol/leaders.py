@@ -38,7 +38,7 @@ def first_look(member: Member) -> float:
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
     """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""
-    members = (p for p in state.participants if p.node not in view.dead)
+    members = (p for p in state.participants if p.node not in view.dead and p.node != state.lost)
     return list(islice(members, COUNT)) or _ready(state, view)
 
 
@@ -64,16 +64,20 @@ def turn(state: State, own: str, lost: str) -> int:
     count = len(state.participants)
     if not is_large(count) or own not in state.ranks or lost not in state.ranks:
         return 0
-    around = linked(state.ranks[lost], count)
-    return around.index(state.ranks[own]) if state.ranks[own] in around else 0
+    ranks = linked(state.ranks[lost], count)
+    return ranks.index(state.ranks[own]) if state.ranks[own] in ranks else 0
+
+
+def around(state: State, node: str) -> list[Participant]:
+    """Return the neighbours of a member of the round, in the order of their turns; none of another node."""
+    rank = state.ranks.get(node)
+    return [] if rank is None else [state.participants[there] for there in linked(rank, len(state.participants))]
 
 
 def rivals(before: State, after: State) -> list[Participant]:
     """Return the members of the last round, beside the leaders, that may be about to commit ``after`` too: the
     neighbours of a node that was lost."""
-    lost = before.ranks.get(after.lost)
-    around = [] if lost is None else linked(lost, len(before.participants))
-    return [before.participants[rank] for rank in around]
+    return around(before, after.lost)
 
 
 def _ready(state: State, view: View) -> list[Participant | Member]:

@@ -29,35 +29,25 @@ MIN_MISSING_LISTINGS = 5
 """Consecutive listings that must miss a lease before it can expire."""
 
 
-@dataclass(frozen=True)
-class Verdict(Generic[V]):
-    """The state of one node according to a listing."""
-
-    alive: bool
-    """False once the lease has expired, until it is renewed."""
-
-    proved: bool
-    """True once a renewal has proved that the owner was alive."""
-
-    renewed: bool
-    """Whether this listing shows a version newer than `before`."""
-
-    before: V | None
-    """The newest version that earlier listings have shown; None if none has."""
-
-    def update(self, seen: Seen, member: Member | None) -> Seen:
-        """Return ``seen`` with this verdict and ``member``; the same object if that changes nothing."""
-        if (self.alive, self.proved) == (seen.alive, seen.proved) and member is seen.member:
-            return seen
-        return Seen(member, alive=self.alive, proved=self.proved)
-
-
 @dataclass
-class _Age(Generic[V]):
+class LeaseAge(Generic[V]):
+    """What the listings tell about one lease. The next one updates it: a new object for each of many leases is slow."""
+
     since: float
     """The end of the listing that first showed ``version``; the end of the first listing if none has shown one."""
 
     version: V | None = None
+    """The newest version that was listed; None if there is none."""
+
+    renewed: bool = False
+    """Whether the last listing was the first that showed ``version``."""
+
+    alive: bool = True
+    """False once the lease has expired, until it is renewed."""
+
+    proved: bool = False
+    """True once a renewal has proved that the owner was alive."""
+
     duration: float | None = None
     """The duration of ``version`` in seconds; None if it is unknown."""
 
@@ -67,12 +57,18 @@ class _Age(Generic[V]):
     missing_listings: int = 0
     """The number of these listings."""
 
-    alive: bool = True
-    proved: bool = False
+    valid_until: float = float("-inf")
+    """The last beginning of a listing that changes nothing if it shows ``version``."""
 
     @property
     def unchanged_since(self) -> float:
         return self.missing_since if self.missing_listings else self.since
+
+    def update(self, seen: Seen, member: Member | None) -> Seen:
+        """Return ``seen`` with what is known now and ``member``; the same object if that changes nothing."""
+        if (self.alive, self.proved) == (seen.alive, seen.proved) and member is seen.member:
+            return seen
+        return Seen(member, alive=self.alive, proved=self.proved)
 
 
 class Liveness(Generic[V]):
@@ -84,14 +80,14 @@ class Liveness(Generic[V]):
 
     def __init__(self, expiry: Expiry, duration: Callable[[V], float | None], follows: Callable[[V, V], bool]) -> None:
         self._expiry, self._duration, self._follows = expiry, duration, follows
-        self._ages: dict[str, _Age[V]] = {}
+        self._ages: dict[str, LeaseAge[V]] = {}
         self._last_listing_end = float("-inf")
         """The end of the last listing. A lease that was renewed since then proves that its owner lived, unless the last
         listing is so long ago that the owner may have died again."""
 
     def observe(
         self, listed: Mapping[str, V], expected: Iterable[str], before: float, after: float
-    ) -> dict[str, Verdict[V]]:
+    ) -> dict[str, LeaseAge[V]]:
         """Judge all nodes that have a lease or are ``expected`` to have one, by a listing from ``before`` to ``after``.
 
         ``listed`` has the newest version of each lease in the listing, by node.
@@ -126,24 +122,30 @@ class Liveness(Generic[V]):
         gone = self._ages.keys() - listed.keys()
         return [node for node in gone if self._ages[node].version is not None and self._ages[node].alive]
 
-    def _judge(self, node: str, version: V | None, before: float, after: float) -> Verdict[V]:
-        age = self._ages.setdefault(node, _Age(after))
-        last = age.version
-        renewed = version is not None and (last is None or self._follows(version, last))
-        if renewed and version is not None:
+    def _judge(self, node: str, version: V | None, before: float, after: float) -> LeaseAge[V]:
+        age = self._ages.get(node)
+        if age is None:
+            age = self._ages[node] = LeaseAge(after)
+        elif version == age.version and before <= age.valid_until:
+            age.renewed = False
+            return age
+        age.renewed = version is not None and (age.version is None or self._follows(version, age.version))
+        if age.renewed and version is not None:
             age.version, age.since, age.missing_listings = version, after, 0
             age.duration = self._duration(version)
             age.proved = before - self._last_listing_end <= self._limit(age)
-        elif version is not None and version == last:
+        elif version is not None and version == age.version:
             age.missing_listings = 0
         else:
             age.missing_since = age.missing_since if age.missing_listings else after
             age.missing_listings += 1
+        limit = self._limit(age)
         missing_by_chance = age.missing_listings in range(1, MIN_MISSING_LISTINGS)
-        expired = before - age.unchanged_since > self._limit(age) and not missing_by_chance
-        age.alive = not expired and (renewed or age.alive)
-        return Verdict(age.alive, age.proved, renewed, last)
+        expired = before - age.unchanged_since > limit and not missing_by_chance
+        age.alive = not expired and (age.renewed or age.alive)
+        age.valid_until = age.since + limit if age.alive and not age.missing_listings else float("-inf")
+        return age
 
-    def _limit(self, age: _Age[V]) -> float:
+    def _limit(self, age: LeaseAge[V]) -> float:
         """Return the time in seconds after which the lease has expired if it does not change."""
         return self._expiry.of(None if age.missing_listings else age.duration)

@@ -19,7 +19,10 @@ _MAX_LEASE_RATE = 128 * 128
 """Leases a second that all nodes together read, without the leaders."""
 
 _LEADER_DELAY = 0.2
-"""Seconds between the polls of one leader and the next after the same notification."""
+"""Seconds between the polls of one leader and the next for the same reason, at least."""
+
+_LEADER_DELAY_PER_NODE = 1e-4
+"""The same for each node. If all nodes publish at once, the first leader reads that only after their requests."""
 
 _MIN_INTERVAL = 0.01
 """Seconds between two polls at least, however many notifications arrive."""
@@ -104,7 +107,8 @@ class PollSchedule:
             self._notified = now
             self._earliest = min(self._earliest, self._polled + _MIN_INTERVAL)
         elif result.rank is not None:
-            self._notified = min(self._notified, now + _LEADER_DELAY * result.rank)
+            due = now + _leader_delay(result.rank, result.nodes)
+            self._notified, self._next_read = min(self._notified, due), min(self._next_read, due)
         else:
             self._next_read = min(self._next_read, max(now, self._polled + self._shared_read_interval(result)))
 
@@ -117,8 +121,10 @@ class PollSchedule:
         self._next_read = min(self._next_read, self._clock() + seconds)
 
     def _poll_interval(self, result: PollResult) -> float:
-        if result.urgent or (result.phase is Phase.JOINING and result.rank is not None):
+        if result.urgent:
             return self._poll
+        if result.phase is Phase.JOINING and result.rank is not None:
+            return max(self._poll, _leader_delay(result.rank, result.nodes))
         if result.phase is not Phase.RUNNING or not result.network_healthy:
             return self._shared_poll_interval(result)
         # The links report the death of a process. The leases are read to know when a node that hangs has last renewed
@@ -135,3 +141,8 @@ class PollSchedule:
 
     def _shared_read_interval(self, result: PollResult) -> float:
         return max(self._poll, result.nodes**2 / _MAX_LEASE_RATE)
+
+
+def _leader_delay(rank: int, nodes: int) -> float:
+    """Return the seconds by which the leader of this rank follows the first one."""
+    return rank * max(_LEADER_DELAY, nodes * _LEADER_DELAY_PER_NODE)

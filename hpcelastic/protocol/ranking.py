@@ -18,7 +18,8 @@ from functools import partial
 from itertools import product
 from typing import TypeAlias, TypeVar
 
-from hpcelastic.protocol.state import Member, Participant
+from hpcelastic.protocol.codec import column
+from hpcelastic.protocol.state import Member, Participant, name_of
 
 K = TypeVar("K")
 Path: TypeAlias = tuple[str, ...]
@@ -32,10 +33,11 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
     """
     found = list(ready)
     here = {m.name: m for m in found}
-    staying = [here[p.name] for p in before if p.name in here]
+    names = [name_of(node) for node in column(before, "node")]
+    staying = [here[name] for name in names if name in here]
     kept = {m.name: m for m in staying[:max_nodes]}
     room = max_nodes - len(kept)
-    seats = [kept.get(p.name) for p in before] if kept else []
+    seats = [kept.get(name) for name in names] if kept else []
     newcomers = in_order(_without(staying, found))
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]

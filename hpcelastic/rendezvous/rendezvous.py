@@ -5,7 +5,7 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
@@ -23,7 +23,7 @@ from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.observation import Commit, Observation
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
-from hpcelastic.rendezvous.renewals import RenewalRequests
+from hpcelastic.rendezvous.probes import Probes
 from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.suspicion import Suspicions
 
@@ -67,7 +67,7 @@ class Rendezvous:
         self._leaders_notified = True
         """False from a publication that leaders wait for until they are notified."""
 
-        self._renewal_requests = RenewalRequests(times.poll, clock)
+        self._probes = Probes(times.poll, clock)
         self._expected: int | None = None
         """Nodes that the batch system has started and that have not been seen; None if it was not asked."""
 
@@ -113,7 +113,7 @@ class Rendezvous:
 
     def pause(self) -> float:
         """Return the seconds until something is due, unless news arrive."""
-        return max(0.0, min(self._until_renewal(), self._schedule.pause))
+        return max(0.0, min(self._until_renewal(), self._schedule.pause, self._suspicions.pause))
 
     def poll_again(self) -> None:
         """Poll in the next turn, and read the leases."""
@@ -141,7 +141,9 @@ class Rendezvous:
         match news:
             case Notification(version, change):
                 newer = version > self._known.number
-                self._lease.requested |= self._known.state.phase is Phase.JOINING and not newer
+                if self._known.state.phase is Phase.JOINING and not newer and not change:
+                    self._lease.requested = True
+                    self._suspicions.probed()
                 self._known.offer(version, change)
                 self._expedite(newer)
             case PeerSilent(node):
@@ -154,8 +156,7 @@ class Rendezvous:
             case PeerRefused(node) if not self._suspicions.suspects(node):
                 self._link_lost(node)
             case PeerRefused(node):
-                if self._suspicions.refused(node):
-                    self._schedule.record_notification(newer=True)
+                self._suspicions.refused(node)
 
     def _link_lost(self, node: str) -> None:
         """One of the two nodes may be dead. A node that is alive renews its lease at once."""
@@ -187,6 +188,8 @@ class Rendezvous:
             version, state = self._read()
             again = state is decision.next or state.phase is not Phase.RUNNING or self._acts_first(state)
         rank = self._schedule_next(began, state, read)
+        if read and rank is not None and state.phase is Phase.JOINING:
+            self._probe(state, busy or (), rank)
         if again and rank == 0 and state.phase is Phase.JOINING:
             self._schedule.record_notification(newer=True)
         first = rank == 0 and not state.phase.final
@@ -217,12 +220,12 @@ class Rendezvous:
         return version, state
 
     def _must_read(self, state: State) -> bool:
-        """Return whether this node has to read the leases, because no other node may do so."""
+        """Return whether this node has to read the leases at each poll, because no other node may do so."""
         if state.phase.final:
             return False
         if self._leases.own is None and not state.participants and self._until_turn(state) <= 0:
             self._leases.read_names()
-        return self._leader_rank() is not None or self._ends_the_round(state)
+        return self._leader_rank() == 0 or self._ends_the_round(state)
 
     def _until_turn(self, state: State) -> float:
         """Return the seconds until this node looks for others: for the first nodes of a run, or for a round to end.
@@ -244,7 +247,8 @@ class Rendezvous:
         left = now.node_state is NodeState.READY and now.round >= state.round
         left = left or now.leaving != (before.leaving if before else None)
         failed = now.node_state in (NodeState.FAILED, NodeState.LEFT)
-        return left or failed or self._grows(state, now) or now.dead != (before.dead if before else ())
+        lost = any(node in state.ranks for node in now.dead if not before or node not in before.dead)
+        return left or failed or lost or self._grows(state, now)
 
     def _grows(self, state: State, member: Member) -> bool:
         """Return whether we have more workers than places in the round."""
@@ -270,16 +274,13 @@ class Rendezvous:
         if (left := self._until_turn(state)) > 0:
             self._schedule.poll_within(left)
         self._notify_leaders()
-        if read and rank is not None and state.phase is Phase.JOINING:
-            self._request_renewals(rank)
         return rank
 
-    def _request_renewals(self, rank: int) -> None:
-        """Request nodes of which no renewal has been seen to renew their leases, each from time to time."""
-        due = self._renewal_requests.due(self._leases.nodes.values(), rank)
-        if due:
+    def _probe(self, state: State, busy: Collection[str], rank: int) -> None:
+        """Probe the nodes that the round waits for, or their neighbours, each from time to time."""
+        if due := self._probes.due(state, self._leases.nodes, busy, rank):
             self._notifier.notify(due, self._known.number)
-        if (left := self._renewal_requests.until_answers) > 0:
+        if (left := self._probes.until_answers) > 0:
             self._schedule.read_within(left)
 
     def _commit(self, version: int, state: State) -> bool:
@@ -328,6 +329,8 @@ class Rendezvous:
 
     def _with_dead(self, member: Member) -> Member:
         """Return ``member`` with the nodes that we know to be gone."""
+        if self._suspicions.confirm():
+            self._schedule.record_notification(newer=True)
         news = sorted(self._suspicions.gone - set(member.dead))
         return replace(member, dead=(*member.dead, *news)) if news else member
 
@@ -343,8 +346,8 @@ class Rendezvous:
         acts = member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or bool(member.leaving)
         acts = acts or self._grows(state, member)
         joining = state.phase is Phase.JOINING
-        if self._known.number < 0:
-            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
+        if self._known.number < 0:  # our first publication, in a run of which we know nothing yet
+            self._leaders_notified = False
             self._schedule.record_notification(newer=True)
         elif acts and not joining and self._until_turn(state) <= 0:
             self._schedule.record_notification(newer=True)

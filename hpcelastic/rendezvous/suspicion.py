@@ -18,9 +18,10 @@ _STANDSTILL = 0.1
 _TURN = 0.4
 """Seconds until the next neighbour of a node that seems lost looks at its lease, in a large round."""
 
-_DEFERRAL = 75e-6
+_DEFERRAL = 300e-6
 """Seconds for each member, from the end of a round until other neighbours than the first one look, which reports the
-node unless it is lost too. All members publish meanwhile that they have stopped, and a look waits behind them."""
+node unless it is lost too. A leader that waits for the node lets them look earlier; see `Suspicions.probed`.
+All members publish meanwhile that they have stopped, and a look waits behind them."""
 
 _EARLY = 2
 """Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
@@ -36,14 +37,24 @@ class _Suspect:
     turn: float
     """The time from which this node may report that it is gone."""
 
-    since: float | None = None
-    """The time of the first look at its lease since then; None before it."""
+    since: float = float("inf")
+    """The time of the first look at its lease since then; infinite before it."""
 
     version: str | None = None
     """The version of its lease at that time."""
 
+    refused: bool = False
+    """Whether its kernel has refused connections, so that looks at its lease can prove that it is gone."""
+
     deferred: bool = False
     """Whether ``turn`` is later because the round has ended."""
+
+    @property
+    def next_look(self) -> float:
+        """The time of the next look at its lease; infinite until its kernel refuses connections."""
+        if not self.refused:
+            return float("inf")
+        return self.turn if self.since == float("inf") else max(self.turn, self.since + _STANDSTILL)
 
 
 class Suspicions:
@@ -60,33 +71,54 @@ class Suspicions:
         self._suspects: dict[str, _Suspect] = {}
 
     def link_lost(self, node: str) -> None:
-        """The link to a neighbour has broken."""
+        """The link to a neighbour has broken. A node that is no member of the round any more is not suspected."""
+        if node not in self._known.state.ranks:
+            return
         place = turn(self._known.state, self._node, node)
-        self._suspects[node] = _Suspect(place, self._clock() + place * _TURN)
+        suspect = _Suspect(place, self._clock() + place * _TURN)
         if place < _EARLY:
-            self._look(node)
+            self._leases.look()
+            suspect = self._seen(node, suspect)
+        self._suspects[node] = suspect
 
-    def refused(self, node: str) -> bool:
-        """The kernel of a suspect refuses connections. Return whether that proves now that it is gone."""
-        suspect, now = self._suspects[node], self._clock()
-        if node in self.gone or now < suspect.turn:
-            return False
-        if suspect.since is None:
-            self._look(node)
-            return False
-        self._leases.look()
-        if self._leases.observer.lease_version(node) != suspect.version:
-            del self._suspects[node]
-        elif self._clock() - suspect.since >= _STANDSTILL and node in self._known.state.ranks:
-            self.gone |= {node}
-            return True
-        return False
+    def refused(self, node: str) -> None:
+        """The kernel of a suspect refuses connections."""
+        self._suspects[node] = replace(self._suspects[node], refused=node not in self.gone)
 
-    def _look(self, node: str) -> None:
-        """Look at the lease of a suspect for the first time."""
-        self._leases.look()
-        version = self._leases.observer.lease_version(node)
-        self._suspects[node] = replace(self._suspects[node], since=self._clock(), version=version)
+    def probed(self) -> None:
+        """A leader waits for a node whose other neighbours may be lost: it is the turn of this node now."""
+        now = self._clock()
+        self._suspects = {node: replace(s, turn=min(s.turn, now)) for node, s in self._suspects.items()}
+
+    @property
+    def pause(self) -> float:
+        """Seconds until `confirm` looks again; infinite if no suspect refuses connections."""
+        return min((suspect.next_look for suspect in self._suspects.values()), default=float("inf")) - self._clock()
+
+    def confirm(self) -> bool:
+        """Look at the suspects of which it is time. Return whether that proves now that one of them is gone."""
+        now, before = self._clock(), self.gone
+        due = {node: suspect for node, suspect in self._suspects.items() if suspect.next_look <= now}
+        if due:
+            self._leases.look()
+        for node, suspect in due.items():
+            seen = self._seen(node, suspect)
+            if suspect.since == float("inf"):
+                self._suspects[node] = seen
+                continue
+            if seen.version != suspect.version or node not in self._known.state.ranks:
+                del self._suspects[node]
+                continue
+            self._suspects[node] = replace(suspect, refused=False)
+            if self._known.state.phase is Phase.JOINING and node in self._leases.view().dead:
+                self._defer(node)  # another node has reported it, and the leaders poll
+            else:
+                self.gone |= {node}
+        return self.gone != before
+
+    def _seen(self, node: str, suspect: _Suspect) -> _Suspect:
+        """Return the suspect after a first look at its lease."""
+        return replace(suspect, since=self._clock(), version=self._leases.observer.lease_version(node))
 
     def suspects(self, node: str) -> bool:
         """Return whether the link to the node has broken and its lease has not been renewed since."""
@@ -99,10 +131,14 @@ class Suspicions:
         self.silent = {node for node in self.silent if node in members}
         self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in members}
         if state.phase is Phase.JOINING:
-            for node, suspect in self._suspects.items():
+            for node, suspect in [*self._suspects.items()]:
                 if not suspect.deferred and (suspect.place or node == state.lost):
-                    later = max(suspect.turn, self._clock() + _DEFERRAL * len(members))
-                    self._suspects[node] = replace(suspect, turn=later, deferred=True)
+                    self._defer(node)
+
+    def _defer(self, node: str) -> None:
+        """Let this node look at a suspect later, in case that the node that reports it is lost too."""
+        suspect, later = self._suspects[node], self._clock() + _DEFERRAL * len(self._known.state.ranks)
+        self._suspects[node] = replace(suspect, turn=max(suspect.turn, later), deferred=True)
 
     def expiries(self) -> list[float]:
         """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
+from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge, Liveness
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
@@ -180,8 +180,8 @@ class LeaseObserver:
         before = self._clock()
         listed = newest(files.names(self._directory), self._names)
         self._names = {name.text: name for name in listed.values()}
-        verdicts = self._liveness.observe(listed, expected, before, self._clock())
-        return {node: self._read(node, listed.get(node), verdict) for node, verdict in verdicts.items()}
+        ages = self._liveness.observe(listed, expected, before, self._clock())
+        return {node: self._read(node, age) for node, age in ages.items()}
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
@@ -201,14 +201,16 @@ class LeaseObserver:
         name = self._liveness.version(node)
         return name.text if name else None
 
-    def _read(self, node: str, name: LeaseName | None, verdict: Verdict[LeaseName]) -> Seen:
-        content = self._contents.setdefault(node, _Content())
-        if verdict.renewed:
-            content.name = name
-            self._update_member(content, verdict.before)
+    def _read(self, node: str, age: LeaseAge[LeaseName]) -> Seen:
+        content = self._contents.get(node)
+        if content is None:
+            content = self._contents[node] = _Content()
+        if age.renewed:
+            before, content.name = content.name, age.version
+            self._update_member(content, before)
         elif content.read_failures:
             self._read_content(content)
-        content.seen = verdict.update(content.seen, content.member)
+        content.seen = age.update(content.seen, content.member)
         return content.seen
 
     def _update_member(self, content: _Content, last: LeaseName | None) -> None:

@@ -22,8 +22,8 @@ _STOPPED = (
     "return member.node_state is NodeState.LEFT or "
     "(member.node_state is NodeState.READY and member.round >= state.round)"
 )
-_SUCCESS_STAYS = "if _is_in(view.nodes[p.node].member, NodeState.SUCCEEDED, state.round):\n            continue"
-_ECHO = "if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):"
+_SUCCESS_STAYS = "if _is_in(member, NodeState.SUCCEEDED, state.round):\n            continue"
+_ECHO = "if cause is Cause.WORKER and any(node not in returned for node in state.ranks):"
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
@@ -37,13 +37,13 @@ _FENCED = (
     "            return Cause"
 )
 _DEPARTURE = """        if member is not None and member.node_state is NodeState.LEFT:
-            return Cause.LEAVE, f"{p.name} left", 0.0, ""
+            return Cause.LEAVE, f"{member.name} left", 0.0, ""
 """
-_LOSS = """        if not _alive(view, p.node):
-            return Cause.NODE, f"{p.name} was lost", 0.0, p.node
+_LOSS = """        if not _alive(view, node):
+            return Cause.NODE, f"{name_of(node)} was lost", 0.0, node
 """
 _ALIVE = "return node not in view.dead"
-_LOSES = "if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:"
+_LOSES = "if not _alive(view, node) and not _stopped(state, member) and node not in done:"
 _COMMIT = """            if not self._next_is_free(after):
                 return False
             began = self._clock()
@@ -84,7 +84,7 @@ MUTANTS = {
         DECIDE, _SUCCESS_STAYS, "if False:\n            continue"
     ),
     "the run waits for a lost member": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
-    "a lost member does not end the round": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
+    "a lost member does not end the round": Patch(DECIDE, "if not _alive(view, node):", "if False:"),
     "a fenced member does not end the round": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
     "a loss takes precedence over a departure": Patch(DECIDE, _DEPARTURE + _LOSS, _LOSS + _DEPARTURE),
     "a dead incarnation counts as alive": Patch(
@@ -114,6 +114,11 @@ MUTANTS = {
     "fewer workers than places end a round": Patch(DECIDE, "            if more > 0:", "            if more != 0:"),
     "standbys are not recorded": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
+    "a lost node whose lease has not expired is expected": Patch(
+        DECIDE,
+        "if m.node_state is NodeState.READY and m.round < state.round)",
+        "if m.node_state is not NodeState.READY or m.round < state.round)",
+    ),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
     "a success of some nodes counts as the success of all": Patch(
         DECIDE, "if len(done) == len(state.participants):", "if done:"
@@ -184,7 +189,9 @@ MUTANTS = {
     "the failure of a fenced node spends a restart": Patch(DECIDE, " if m.fenced != state.round}", "}"),
     "a failure spends no restart": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
     "a loss spends a restart": Patch(
-        DECIDE, 'return Cause.NODE, f"{p.name} was lost", 0.0, p.node', 'return Cause.WORKER, f"{p.name} was lost"'
+        DECIDE,
+        'return Cause.NODE, f"{name_of(node)} was lost", 0.0, node',
+        'return Cause.WORKER, f"{name_of(node)} was lost"',
     ),
     "the budget is smaller by one": Patch(BUDGET, "if state.restarts > budget:", "if state.restarts >= budget:"),
     "the budget is ignored": Patch(BUDGET, "if state.restarts > budget:", "if False:"),
@@ -204,7 +211,7 @@ MUTANTS = {
         DECIDE, "if member is not None and member.fenced == state.round:", "if False:"
     ),
     "a node that leaves after its workers stopped ends the grace period": Patch(
-        DECIDE, _LOSES, "if not _alive(view, p.node):"
+        DECIDE, _LOSES, "if not _alive(view, node):"
     ),
     "a leaving node is a member of the next round": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
     "a drained node is a member of the next round": Patch(DECIDE, _WANTED, "return member.leaving is None"),
@@ -216,7 +223,7 @@ MUTANTS = {
         ASSIGNMENT, "master_port=state.participants[0].port", "master_port=state.participants[group_rank].port"
     ),
     "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
-    "a lease expires too early": Patch(LIVENESS, "> self._limit(age) and ", "> self._limit(age) / 3 and "),
+    "a lease expires too early": Patch(LIVENESS, "limit = self._limit(age)\n", "limit = self._limit(age) / 3\n"),
     "a lease never expires": Patch(LIVENESS, "alive = not expired and ", "alive = True or "),
     "a heartbeat does not prove life": Patch(
         LEASES, "name.duration, LeaseName.follows)", "name.duration, lambda new, old: new.revision > old.revision)"
@@ -240,9 +247,11 @@ MUTANTS = {
         "        self._lease._hold(self._clock(), self._clock() + self._lease.duration.seconds)\n",
     ),
     "every lease counts as proof of life": Patch(
-        LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"
+        LIVENESS, "age.proved = before - self._last_listing_end <= self._limit(age)", "age.proved = True"
     ),
-    "no lease counts as proof of life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
+    "no lease counts as proof of life": Patch(
+        LIVENESS, "age.proved = before - self._last_listing_end <= self._limit(age)", "age.proved = False"
+    ),
     "a change is used although the lease has expired since the last reading": Patch(
         KNOWN, "if regained_at <= self._read_at and self._clock() < held.end:", "if True:"
     ),
@@ -274,6 +283,7 @@ UNSEEN = {
     "names determine the order before switches",
     "nodes of different jobs are ordered by their order within the job",
     "n10 comes before n2",
+    "a lost node whose lease has not expired is expected",
     "a smaller node displaces a member from its seat",
     "a newcomer does not get the nearest seat",
     "newcomers precede the members at their switch",

@@ -19,6 +19,7 @@ from tests.protocol.under_test import (
     NODE,
     OBSERVED_LEASES,
     POLLING,
+    PROBES,
     PUBLISH,
     RECOVERY,
     REGISTER,
@@ -104,14 +105,33 @@ MUTANTS = {
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
-        SUSPICION, "if self._leases.observer.lease_version(node) != suspect.version:", "if False:"
+        SUSPICION, "if seen.version != suspect.version or node", "if node"
     ),
     "a refused connection is believed before the lease could be renewed": Patch(
-        SUSPICION, "self._clock() - suspect.since >= _STANDSTILL", "True"
+        SUSPICION, "max(self.turn, self.since + _STANDSTILL)", "self.turn"
     ),
-    "all neighbours of a lost node look at once": Patch(SUSPICION, " or now < suspect.turn:", ":"),
+    "a refusing neighbour is looked at again only after other news": Patch(
+        RENDEZVOUS, "self._schedule.pause, self._suspicions.pause)", "self._schedule.pause)"
+    ),
+    "a node that is no member of the round is suspected": Patch(
+        SUSPICION, "        if node not in self._known.state.ranks:\n            return\n", ""
+    ),
+    "all neighbours of a lost node look at once": Patch(
+        SUSPICION,
+        'return self.turn if self.since == float("inf") else max(self.turn, self.since + _STANDSTILL)',
+        'return 0.0 if self.since == float("inf") else self.since + _STANDSTILL',
+    ),
+    "a node reports what another one has reported": Patch(
+        SUSPICION, "Phase.JOINING and node in self._leases.view().dead:", "Phase.JOINING and False:"
+    ),
+    "a node looks again at once at what another one has reported": Patch(
+        SUSPICION, "                self._defer(node)  # another", "                pass  # another"
+    ),
+    "a report of an old round ends the newest one": Patch(
+        RENDEZVOUS, "any(node in state.ranks for node in now.dead if", "any(True for node in now.dead if"
+    ),
     "all neighbours of a lost node look although one has reported it": Patch(
-        SUSPICION, "suspect.turn, self._clock() + _DEFERRAL * len(members))", "suspect.turn, 0.0)"
+        SUSPICION, "turn=max(suspect.turn, later)", "turn=suspect.turn"
     ),
     "a node that one neighbour has reported is never looked at again": Patch(
         SUSPICION, "if not suspect.deferred and (suspect.place", "if (suspect.place"
@@ -122,7 +142,25 @@ MUTANTS = {
     "all neighbours of another lost node look while a round forms": Patch(
         SUSPICION, "(suspect.place or node == state.lost)", "node == state.lost"
     ),
-    "a node looks again at a neighbour that it has reported": Patch(SUSPICION, "node in self.gone or ", ""),
+    "a node looks again at a neighbour that it has reported": Patch(
+        SUSPICION, "refused=node not in self.gone", "refused=True"
+    ),
+    "a probe does not hasten a look": Patch(RENDEZVOUS, "                    self._suspicions.probed()\n", ""),
+    "each notification of a known version is a probe": Patch(
+        RENDEZVOUS, " and not newer and not change:", " and not newer:"
+    ),
+    "only a node whose renewal is missing is probed": Patch(PROBES, "few = len(busy) <= _FEW", "few = False"),
+    "neighbours are probed while all nodes stop their workers": Patch(PROBES, "few = len(busy) <= _FEW and", "few ="),
+    "neighbours in a small round are probed": Patch(PROBES, " and is_large(len(state.participants))", ""),
+    "a leader probes without a pause": Patch(PROBES, "dict.fromkeys(due, now + self._interval)", "{}"),
+    "all leaders probe at once": Patch(PROBES, "first = now + _LEADER_DELAY * rank", "first = now"),
+    "a leader polls for the reports of neighbours": Patch(
+        PROBES, "if new or not unproved.keys().isdisjoint(due):", "if due:"
+    ),
+    "the neighbours of a node that is about to stop are probed": Patch(PROBES, "first + _PATIENCE)", "first)"),
+    "a node of an older round counts as slow": Patch(
+        PROBES, "        self._due = {node:", "        self._due |= {node:"
+    ),
     "suspicions of nodes that are lost stay for ever": Patch(
         SUSPICION,
         "{node: suspect for node, suspect in self._suspects.items() if node in members}",
@@ -134,7 +172,9 @@ MUTANTS = {
     "no node is notified of a version": Patch(
         RENDEZVOUS, "self._notifier.notify([*members.values(), *others]", "self._notifier.notify([]"
     ),
-    "leaders are not notified of a publication": Patch(RENDEZVOUS, "            self._leaders_notified = False\n", ""),
+    "leaders are not notified of a publication": Patch(
+        RENDEZVOUS, "SUCCEEDED:\n            self._leaders_notified = False\n", "SUCCEEDED:\n"
+    ),
     "a node with a lost link does not renew its lease": Patch(
         RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
@@ -142,7 +182,17 @@ MUTANTS = {
         SUSPICION, "(left := self._leases.observer.expires(node) - now) > 0", "(left := 1.0) < 0"
     ),
     "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
-    "a dead node is a leader": Patch(LEADERS, " if p.node not in view.dead)", ")"),
+    "a dead node is a leader": Patch(LEADERS, "p.node not in view.dead and p", "p"),
+    "the node whose loss has ended the round is a leader": Patch(LEADERS, " and p.node != state.lost", ""),
+    "all leaders read the leases as a round ends": Patch(
+        RENDEZVOUS, "self._leader_rank() == 0 or", "self._leader_rank() is not None or"
+    ),
+    "another leader polls without reading the leases": Patch(
+        POLLING, "min(self._notified, due), min(self._next_read, due)", "min(self._notified, due), self._next_read"
+    ),
+    "other leaders do not wait for the requests of many nodes": Patch(
+        POLLING, "max(_LEADER_DELAY, nodes * _LEADER_DELAY_PER_NODE)", "_LEADER_DELAY"
+    ),
     "a slow register delays the next poll of a leader": Patch(
         RENDEZVOUS, "started = self._leases.looked_at if self._leases.looked_at >= began", "started = began if began"
     ),
@@ -159,13 +209,18 @@ MUTANTS = {
     ),
     "no node is notified of the first publication": Patch(
         RENDEZVOUS,
-        "            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet\n",
-        "",
+        "which we know nothing yet\n            self._leaders_notified = False\n",
+        "which we know nothing yet\n",
     ),
     "a node without network relies on notifications": Patch(POLLING, " or not result.network_healthy:", ":"),
     # leases
     "the duration of a listing counts for the age of a lease": Patch(
-        LIVENESS, "expired = before - ", "expired = after - "
+        LIVENESS,
+        "        age = self._ages.get(node)\n        if",
+        "        before, age = after, self._ages.get(node)\n        if",
+    ),
+    "a lease that is listed again stays missing": Patch(
+        LIVENESS, "if age.alive and not age.missing_listings", "if age.alive"
     ),
     "a lease is dated before it was read": Patch(
         LIVENESS,
@@ -433,6 +488,21 @@ BY_TESTS = {
     "a node that one neighbour has reported is never looked at again": "tests/rendezvous/test_notifications.py",
     "the first neighbour of another lost node looks late": "tests/rendezvous/test_notifications.py",
     "a node looks again at a neighbour that it has reported": "tests/rendezvous/test_notifications.py",
+    "a refusing neighbour is looked at again only after other news": "tests/rendezvous/test_notifications.py",
+    "a node that is no member of the round is suspected": "tests/rendezvous/test_notifications.py",
+    "a node reports what another one has reported": "tests/rendezvous/test_notifications.py",
+    "a node looks again at once at what another one has reported": "tests/rendezvous/test_notifications.py",
+    "a report of an old round ends the newest one": "tests/rendezvous/test_notifications.py",
+    "a probe does not hasten a look": "tests/rendezvous/test_notifications.py",
+    "each notification of a known version is a probe": "tests/rendezvous/test_notifications.py",
+    "only a node whose renewal is missing is probed": "tests/rendezvous/test_probes.py",
+    "neighbours are probed while all nodes stop their workers": "tests/rendezvous/test_probes.py",
+    "neighbours in a small round are probed": "tests/rendezvous/test_probes.py",
+    "a leader probes without a pause": "tests/rendezvous/test_probes.py",
+    "all leaders probe at once": "tests/rendezvous/test_probes.py",
+    "a leader polls for the reports of neighbours": "tests/rendezvous/test_probes.py",
+    "the neighbours of a node that is about to stop are probed": "tests/rendezvous/test_probes.py",
+    "a node of an older round counts as slow": "tests/rendezvous/test_probes.py",
     "suspicions of nodes that are lost stay for ever": "tests/rendezvous/test_notifications.py",
     "a slow register delays the next poll of a leader": "tests/rendezvous/test_notifications.py",
     "the first leader waits as long as it has read": "tests/protocol/test_polling.py",
@@ -446,6 +516,10 @@ BY_TESTS = {
     "a silent neighbour is not observed": "tests/rendezvous/test_notifications.py",
     "a dead node is a leader": "tests/protocol/test_leaders.py",
     "a notified node does not poll": "tests/protocol/test_polling.py",
+    "the node whose loss has ended the round is a leader": "tests/protocol/test_leaders.py",
+    "all leaders read the leases as a round ends": "tests/rendezvous/test_notifications.py",
+    "another leader polls without reading the leases": "tests/protocol/test_polling.py",
+    "other leaders do not wait for the requests of many nodes": "tests/protocol/test_polling.py",
     "all nodes poll at every publication": "tests/protocol/test_polling.py",
     "polls delay the reading of leases": "tests/protocol/test_polling.py",
     "the node that ends a round leaves the decision to the leaders": "tests/rendezvous/test_notifications.py",
@@ -455,6 +529,7 @@ BY_TESTS = {
     "a lease is dated before it was read": "tests/storage/test_leases.py",
     "a renewal during a long sleep proves life": "tests/storage/test_leases.py",
     "a node that a listing misses ages as if it were listed": "tests/storage/test_leases.py",
+    "a lease that is listed again stays missing": "tests/protocol/test_liveness.py",
     "a node that a listing misses is removed": "tests/storage/test_leases.py",
     "a node that two listings miss is dead": "tests/storage/test_leases.py",
     "an older name proves life": "tests/storage/test_leases.py",

@@ -23,6 +23,11 @@ def test_dead_nodes_are_not_leaders() -> None:
     assert names(state, Seen(teller, alive=True)) == ["d", "c", "a"]
 
 
+def test_the_node_whose_loss_has_ended_the_round_is_no_leader() -> None:
+    state = running("dbca")
+    assert names(replace(state, phase=Phase.JOINING, lost=state.participants[0].node)) == ["b", "c", "a"]
+
+
 def test_the_neighbours_of_a_lost_node_are_rivals() -> None:
     before = running("abcdefghi")
     ended = replace(before, phase=Phase.JOINING)

@@ -41,6 +41,10 @@ def test_a_node_that_has_never_polled_polls_at_once() -> None:
         pytest.param(JOINING, POLL, id="a round forms"),
         pytest.param(replace(JOINING, nodes=1280), 10.0, id="a round of many forms"),
         pytest.param(replace(JOINING, nodes=1280, rank=1), POLL, id="a round of many forms, on a leader"),
+        pytest.param(
+            replace(JOINING, nodes=10_000, rank=0), POLL, id="a round of very many forms, on the first leader"
+        ),
+        pytest.param(replace(JOINING, nodes=10_000, rank=2), 2.0, id="a round of very many forms, on the third leader"),
         pytest.param(replace(RUNNING, phase=Phase.SUCCEEDED), POLL, id="the run has ended"),
     ],
 )
@@ -64,12 +68,17 @@ def test_all_nodes_poll_at_once_after_a_newer_version() -> None:
         assert node.schedule.poll_due
 
 
-@pytest.mark.parametrize(("rank", "pause"), [(0, 0.01), (1, 0.2), (2, 0.4)])
-def test_leaders_poll_one_after_the_other_after_a_publication(rank: int, pause: float) -> None:
+@pytest.mark.parametrize(
+    ("rank", "nodes", "pause"),
+    [(0, 8, 0.01), (1, 8, 0.2), (2, 8, 0.4), (2, 1000, 0.4), (1, 4000, 0.4), (0, 4000, 0.01)],
+)
+def test_leaders_poll_and_read_one_after_the_other_after_a_publication(rank: int, nodes: int, pause: float) -> None:
     node = PollingNode()
-    node.poll(replace(JOINING, rank=rank))
+    node.poll(replace(JOINING, rank=rank, nodes=nodes))
     node.schedule.record_notification(newer=False)
     assert node.schedule.pause == pytest.approx(pause)
+    node.now += node.schedule.pause
+    assert node.schedule.poll_due and node.schedule.read_due
 
 
 def test_a_repeated_notification_does_not_delay_the_poll() -> None:

@@ -23,11 +23,8 @@ REGISTER, KEYVALUE = "hpcelastic.storage.register", "hpcelastic.storage.keyvalue
 MODES = "hpcelastic.storage.modes"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
 KNOWN, OBSERVED_LEASES = "hpcelastic.rendezvous.known", "hpcelastic.rendezvous.observed_leases"
-RUN, LEASE_KEEPER, SUSPICION = (
-    "hpcelastic.rendezvous.run",
-    "hpcelastic.rendezvous.lease_keeper",
-    "hpcelastic.rendezvous.suspicion",
-)
+RUN, LEASE_KEEPER = "hpcelastic.rendezvous.run", "hpcelastic.rendezvous.lease_keeper"
+SUSPICION, PROBES = "hpcelastic.rendezvous.suspicion", "hpcelastic.rendezvous.probes"
 HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_main", "hpcelastic.protocol.node"
 SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
 CONNECT, FILE_BACKEND = "hpcelastic.backends.connect", "hpcelastic.backends.files"

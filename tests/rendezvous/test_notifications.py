@@ -136,7 +136,7 @@ def test_a_new_node_among_many_reads_the_leases_once(tmp_path: Path) -> None:
     nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
     for node in nodes:
         node.turn()
-    assert [node.rendezvous._leases.own is not None for node in nodes] == [True] * 3 + [False] * 3
+    assert [node.rendezvous._leases.own is not None for node in nodes] == [True] + [False] * 5
     assert nodes[5].new_notifications == [({"a", "b", "c"}, 1)]
 
 
@@ -221,6 +221,25 @@ def test_another_leader_takes_over_soon(tmp_path: Path) -> None:
     world.now += 0.11
     state = b.turn()
     assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
+
+
+def test_another_leader_does_not_read_the_leases_because_the_round_has_ended(tmp_path: Path) -> None:
+    world, (a, b, c, d) = running(tmp_path, 4)
+    d.fail(1)
+    d.turn()
+    version, before = d.new_notifications[0][1], [node.rendezvous._leases.looked_at for node in (a, b, c)]
+    for node in (a, b, c):
+        world.now += 0.02
+        node.rendezvous.receive(Notification(version))
+        state = node.turn()
+        assert state is not None and state.phase is Phase.JOINING
+        world.now += 0.02
+        node.turn()
+    assert [node.rendezvous._leases.looked_at != looked for node, looked in zip((a, b, c), before, strict=True)] == [
+        True,
+        False,
+        False,
+    ], "the first leader does so for all"
 
 
 def test_a_node_without_events_renews_and_rarely_polls(tmp_path: Path) -> None:
@@ -385,6 +404,8 @@ def looks(node: Node, news: PeerLinkLost | PeerRefused) -> bool:
     """Return whether the node looks at the leases because of news from the network."""
     before = node.rendezvous._leases.looked_at
     node.rendezvous.receive(news)
+    if node.rendezvous._suspicions.pause <= 0:
+        node.rendezvous.renew(node.member)
     return node.rendezvous._leases.looked_at != before
 
 
@@ -407,7 +428,9 @@ def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
         c.turn()
     world.now += 0.1
     assert not looks(a, refused), "it has reported the node itself"
-    assert looks(c, refused) and c.rendezvous._suspicions.gone == {b.member.node}, "in case that the other one is lost"
+    assert looks(c, refused) and not c.rendezvous._suspicions.gone, "the report of the other one counts"
+    world.now += 0.5
+    assert not looks(c, refused)
     for node in (a, c, a, c, a, c):
         world.now += 0.3
         node.follow(node.step())
@@ -436,7 +459,90 @@ def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_o
     world.now += 0.5
     assert not looks(a, refused), "without the end of the round it would be its turn now"
     world.now += 0.5
-    assert looks(a, refused) and a.rendezvous._suspicions.gone == {c.member.node}
+    assert looks(a, refused) and not a.rendezvous._suspicions.gone, "another node has reported it"
+
+
+def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    world, (a, b, c, d, _e) = running(tmp_path, 5)
+    link_lost, refused = PeerLinkLost(c.member.node), PeerRefused(c.member.node)
+    assert looks(a, link_lost)
+    d.fail(1)
+    d.turn()
+    version = d.new_notifications[-1][1]
+    a.rendezvous.receive(Notification(version))
+    a.turn()
+    world.now += 0.2
+    assert not looks(a, refused) and looks(a, Notification(version))
+    assert a.rendezvous._suspicions.gone == {c.member.node}
+    a.turn()
+    assert ({"b", "d"}, version) in a.new_notifications, "the leaders wait for this"
+    assert not looks(a, refused) and not looks(a, Notification(version)), "it has reported the node"
+    assert not looks(b, Notification(version)), "it suspects no node"
+
+
+def test_a_notification_of_a_known_change_is_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    world, (a, _b, c, d, _e) = running(tmp_path, 5)
+    assert looks(a, PeerLinkLost(c.member.node))
+    d.fail(1)
+    d.turn()
+    version = d.new_notifications[-1][1]
+    a.rendezvous.receive(Notification(version))
+    a.turn()
+    world.now += 0.2
+    assert not looks(a, PeerRefused(c.member.node))
+    assert not looks(a, Notification(version, b"change")), "a heartbeat may have told the version before"
+
+
+def test_a_neighbour_reports_a_lost_node_again_if_the_report_of_another_one_no_longer_counts(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    refused = PeerRefused(b.member.node)
+    for node in (a, c):
+        assert looks(node, PeerLinkLost(b.member.node))
+    world.now += 0.2
+    assert looks(a, refused)
+    a.turn()
+    world.now += 0.02
+    c.rendezvous.receive(Notification(a.new_notifications[-1][1]))
+    for _ in range(8):
+        world.now += 0.5
+        c.turn()
+        c.rendezvous.receive(refused)
+        assert not c.rendezvous._suspicions.gone
+    while c.rendezvous._leases.nodes[a.member.node].alive:
+        world.now += 0.5
+        c.turn()
+    c.rendezvous.receive(refused)
+    world.now += 0.1
+    c.turn()
+    assert names(c.step().state) == ["c"]
+
+
+def test_a_report_of_a_node_that_was_lost_with_the_last_round_does_not_end_the_next_one(tmp_path: Path) -> None:
+    world, (a, b, c, d, e, f) = running(tmp_path, 6)
+    for node in (d, f):
+        assert looks(node, PeerLinkLost(e.member.node))
+    world.now += 0.2
+    for node in (d, f):
+        assert looks(node, PeerRefused(e.member.node))
+    f.turn()
+    version = f.new_notifications[-1][1]
+    for node in (d, f, c, b, a):
+        node.rendezvous.receive(Notification(version))
+        world.now += 0.02
+        node.turn()
+        node.turn()
+    a.rendezvous.receive(Notification(version))
+    world.now += 0.1
+    a.turn()
+    looked = d.rendezvous._leases.looked_at
+    d.rendezvous.receive(Notification(version + 1))
+    state = d.turn()
+    assert state is not None and (state.phase, names(state)) == (Phase.RUNNING, ["a", "b", "c", "d", "f"])
+    assert d.rendezvous._leases.looked_at == looked, "a listing would delay its workers"
 
 
 @pytest.mark.parametrize("newer", [False, True], ids=["", "after a version without a reading"])
@@ -460,6 +566,41 @@ def test_the_leases_that_prove_a_death_are_not_read_again_for_the_decision(
     state = last.turn()
     assert state is not None and state.reason == "e was lost"
     assert readings.count(world.now) == 1
+
+
+def test_a_neighbour_that_refuses_connections_early_is_looked_at_again_in_time(tmp_path: Path) -> None:
+    world, (a, b, _c) = running(tmp_path, 3)
+    link_lost, refused = PeerLinkLost(b.member.node), PeerRefused(b.member.node)
+    assert looks(a, link_lost)
+    world.now += 0.04
+    assert not looks(a, refused), "its lease may still be renewed"
+    a.turn()
+    assert a.rendezvous.pause() == pytest.approx(0.06)
+    world.now += 0.03
+    assert not looks(a, refused) and a.rendezvous.pause() == pytest.approx(0.03)
+    world.now += a.rendezvous.pause()
+    state = a.turn()
+    assert state is not None and (state.phase, state.reason) == (Phase.JOINING, "b was lost")
+    looked = a.rendezvous._leases.looked_at
+    assert looked == world.now, "without another refusal"
+    world.now += 0.02
+    assert not looks(a, refused)
+
+
+def test_a_slow_first_look_delays_the_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, (a, b, _c) = running(tmp_path, 3)
+    look = a.rendezvous._leases.look
+
+    def slow_look() -> None:
+        look()
+        world.now += 0.16
+
+    monkeypatch.setattr(a.rendezvous._leases, "look", slow_look)
+    assert looks(a, PeerLinkLost(b.member.node)) and not looks(a, PeerRefused(b.member.node))
+    assert a.rendezvous._suspicions.pause == pytest.approx(0.1), "from the end of the first one"
+    world.now += 0.1
+    a.turn()
+    assert a.rendezvous._suspicions.gone == {b.member.node}
 
 
 def test_a_refusing_neighbour_with_a_renewed_lease_is_not_lost(tmp_path: Path) -> None:
@@ -490,8 +631,8 @@ def test_only_a_refusal_proves_nothing(tmp_path: Path) -> None:
 
 def test_a_node_outside_of_the_round_is_not_declared_lost(tmp_path: Path) -> None:
     world, (a, _b) = running(tmp_path, 2)
-    for _ in range(3):
-        a.rendezvous.receive(PeerRefused("stranger@0"))
+    for news in (PeerLinkLost("stranger@0"), PeerRefused("stranger@0"), PeerRefused("stranger@0")):
+        assert not looks(a, news), "nothing would follow"
         world.now += 0.2
         assert a.step().state.phase is Phase.RUNNING
     assert read_leases(world.paths.leases)[a.member.node].member.dead == ()
