@@ -27,6 +27,10 @@ _LEADER_DELAY_PER_NODE = 1e-4
 _MIN_INTERVAL = 0.01
 """Seconds between two polls at least, however many notifications arrive."""
 
+_MAX_BACK_OFF = 2.0
+"""Seconds for which a leader waits at most because its last poll took long. After a pause of the filesystem of a minute
+it must soon see which leases are not renewed any more."""
+
 
 @dataclass(frozen=True)
 class PollResult:
@@ -86,7 +90,7 @@ class PollSchedule:
         first leader does not, if that time was short: all nodes may wait for it to see the last of them.
         """
         now = self._clock()
-        took = now - started if read else 0.0
+        took = min(now - started, _MAX_BACK_OFF) if read else 0.0
         if result.phase is Phase.JOINING and result.rank == 0 and took < self._poll:
             took = 0.0
         self._result, self._polled, self._notified = result, now, float("inf")

@@ -198,6 +198,9 @@ MUTANTS = {
     ),
     "the first leader waits as long as it has read": Patch(POLLING, "result.rank == 0 and took", "False and took"),
     "the first leader reads a slow filesystem without a pause": Patch(POLLING, "and took < self._poll:", ":"),
+    "a leader waits as long as a filesystem has stopped": Patch(
+        POLLING, "min(now - started, _MAX_BACK_OFF) if read", "now - started if read"
+    ),
     "all leaders read without a pause": Patch(POLLING, "result.rank == 0 and took", "took"),
     "a notified node does not poll": Patch(POLLING, "if newer or result is None:", "if result is None:"),
     "all nodes poll at every publication": Patch(
@@ -508,6 +511,7 @@ BY_TESTS = {
     "the first leader waits as long as it has read": "tests/protocol/test_polling.py",
     "the first leader reads a slow filesystem without a pause": "tests/protocol/test_polling.py",
     "all leaders read without a pause": "tests/protocol/test_polling.py",
+    "a leader waits as long as a filesystem has stopped": "tests/protocol/test_polling.py",
     "a node that was declared dead never counts as alive again": "tests/rendezvous/test_notifications.py",
     "no node is notified of a version": "tests/rendezvous/test_notifications.py",
     "leaders are not notified of a publication": "tests/rendezvous/test_notifications.py",

@@ -132,10 +132,16 @@ def test_a_silent_neighbour_makes_a_node_read_earlier() -> None:
 
 def test_long_polls_take_at_most_half_of_the_time() -> None:
     node = PollingNode()
-    node.poll(replace(JOINING, rank=0), took=3.0)
+    node.poll(replace(JOINING, rank=0), took=1.5)
     node.schedule.record_notification(newer=False)
-    assert node.schedule.pause == pytest.approx(3.0)
+    assert node.schedule.pause == pytest.approx(1.5)
     assert not node.schedule.poll_due
+
+
+def test_a_poll_soon_follows_a_pause_of_the_filesystem() -> None:
+    node = PollingNode()
+    node.poll(replace(JOINING, rank=0), took=60.0)
+    assert node.schedule.pause == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("rank", "pause"), [(0, 0.01), (1, 0.3)], ids=["first leader", "second leader"])
