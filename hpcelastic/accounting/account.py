@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcelastic.accounting.categories import Category
-from hpcelastic.accounting.folded import EndedAgent, Fault, Fold, Sums
+from hpcelastic.accounting.folded import KEPT_FAULTS, EndedAgent, Fault, FaultSums, Fold, Sums, sums_of
 from hpcelastic.accounting.journal import SECOND, Job, Journal
 from hpcelastic.accounting.rounds import Round, rounds_of
 from hpcelastic.accounting.segments import Life, Segment, lives_of, segments_of
@@ -35,8 +35,13 @@ class Account:
     """Without the time that was folded."""
 
     faults: tuple[Fault, ...]
+    """Of the rounds that were folded, only the newest `KEPT_FAULTS` faults."""
+
     rounds: Mapping[int, Round]
     """Without the rounds that were folded."""
+
+    fault_sums: FaultSums
+    """Sums over all faults."""
 
     sums: Sums
     """Sums over all rounds."""
@@ -81,12 +86,12 @@ class Account:
     @property
     def mttf(self) -> float | None:
         """The mean time to a failure in seconds, of the time in which rounds ran; None without a failure."""
-        return self.sums.running / SECOND / len(self.faults) if self.faults else None
+        return self.sums.running / SECOND / self.fault_sums.count if self.fault_sums.count else None
 
     @property
     def mttf_interval(self) -> tuple[float, float | None]:
         """The 90 % confidence interval of `mttf` in seconds; the upper bound is None without a failure."""
-        least, most = poisson_interval(len(self.faults), 0.90)
+        least, most = poisson_interval(self.fault_sums.count, 0.90)
         seconds = self.sums.running / SECOND
         return seconds / most, seconds / least if least else None
 
@@ -117,10 +122,9 @@ class Account:
         It is 1 - r (u + w / 2), for r failures in a second, of which each costs u seconds and half of the time w
         between two saves. A run that keeps its state in memory loses less. Source: Kokolis et al., as for `ettr`.
         """
-        stopped = [each.stopped for each in self.faults if each.stopped is not None]
-        if self.mttf is None or not stopped:
+        if self.mttf is None or not self.fault_sums.resumed:
             return None
-        restart = sum(stopped) / len(stopped) / SECOND
+        restart = self.fault_sums.stopped / self.fault_sums.resumed / SECOND
         return max(0.0, 1 - (restart + (self.save_interval or 0.0) / 2) / self.mttf)
 
 
@@ -134,15 +138,14 @@ def account(journal: Journal) -> Account:
     before = journal.fold or _nothing(begin)
     costs = _costs(segments)
     newest = rounds[max(rounds)] if rounds else None
+    faults = [_fault(each, rounds, costs.get(each.number, {})) for each in rounds.values() if each.failed]
     return Account(
         begin=min(begin, before.begin),
         end=end,
         categories=_with_time_of(before.categories, segments, before.until, end),
         segments=tuple(segment for segment in segments if segment.end > before.until),
-        faults=(
-            *before.faults,
-            *(_fault(each, rounds, costs.get(each.number, {})) for each in rounds.values() if each.failed),
-        ),
+        faults=(*before.faults, *faults),
+        fault_sums=before.fault_sums + sums_of(faults),
         rounds=rounds,
         sums=sum(_sums(rounds, end).values(), before.sums),
         final=final,
@@ -163,13 +166,14 @@ def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
     before = journal.fold or _nothing(found.begin)
     if until <= before.until:
         return None
-    sums = _sums(rounds, found.end)
+    sums, faults = _sums(rounds, found.end), [fault for fault in found.faults if fault.round < kept]
     return Fold(
         kept,
         until,
         found.begin,
         _with_time_of(before.categories, found.segments, before.until, until),
-        tuple(fault for fault in found.faults if fault.round < kept),
+        tuple(faults[-KEPT_FAULTS:]),
+        before.fault_sums + sums_of(fault for fault in faults if fault.round >= before.kept),
         sum((each for number, each in sums.items() if number < kept), before.sums),
         max([before.steps, *(each.reached for number, each in rounds.items() if number < kept)]),
         tuple(
@@ -182,7 +186,7 @@ def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
 
 def _nothing(begin: int) -> Fold:
     """Return the fold of no rounds."""
-    return Fold(0, begin, begin, {}, (), Sums(), 0, ())
+    return Fold(0, begin, begin, {}, (), FaultSums(), Sums(), 0, ())
 
 
 def _with_time_of(

@@ -1,6 +1,6 @@
 """The exact account of the first rounds of a long run, which makes most of its events unnecessary. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hpcelastic.accounting.categories import Category
@@ -61,6 +61,59 @@ class Sums:
         )
 
 
+KEPT_FAULTS = 1000
+"""The number of the newest faults that a fold describes one by one."""
+
+
+@dataclass(frozen=True)
+class FaultSums:
+    """Sums over faults."""
+
+    worker: int = 0
+    """The number of failures of workers, without hangs."""
+
+    node: int = 0
+    """The number of losses of nodes."""
+
+    hang: int = 0
+    """The number of hangs."""
+
+    stopped: int = 0
+    """Microseconds from faults to the first new steps, of those faults after which there was one."""
+
+    resumed: int = 0
+    """The number of these faults."""
+
+    @property
+    def count(self) -> int:
+        """The number of faults."""
+        return self.worker + self.node + self.hang
+
+    def __add__(self, other: "FaultSums") -> "FaultSums":
+        return FaultSums(
+            self.worker + other.worker,
+            self.node + other.node,
+            self.hang + other.hang,
+            self.stopped + other.stopped,
+            self.resumed + other.resumed,
+        )
+
+
+def sums_of(faults: Iterable[Fault]) -> FaultSums:
+    """Return the sums over ``faults``."""
+    each = [
+        FaultSums(
+            int(fault.cause is Cause.WORKER and not fault.hung),
+            int(fault.cause is Cause.NODE and not fault.hung),
+            int(fault.hung),
+            fault.stopped or 0,
+            int(fault.stopped is not None),
+        )
+        for fault in faults
+    ]
+    return sum(each, FaultSums())
+
+
 @dataclass(frozen=True)
 class EndedAgent:
     """An agent that has ended, as far as it matters for the time after its end."""
@@ -90,7 +143,10 @@ class Fold:
     """Node time up to ``until``, by category."""
 
     faults: tuple[Fault, ...]
-    """Faults of the rounds before ``kept``."""
+    """The newest faults of the rounds before ``kept``, at most `KEPT_FAULTS`."""
+
+    fault_sums: FaultSums
+    """Sums over all faults of these rounds."""
 
     sums: Sums
     """Sums over the rounds before ``kept``."""

@@ -83,7 +83,10 @@ class Goodput:
     marked: bool
     """Whether the script writes progress marks."""
 
+    fault_count: int
     faults: tuple[FaultCost, ...]
+    """All faults; in a long run the newest 1,000 or more."""
+
     mttf: float | None
     mttf_interval: tuple[float | None, ...]
     """The bounds of the 90 % confidence interval of `mttf`."""
@@ -140,7 +143,7 @@ class Goodput:
         if self.mttf is None:
             return f"none; fewer than one in {duration(least or 0.0)} (90 %)"
         bounds = f"{duration(least or 0.0)} to {duration(most or 0.0)}"
-        return f"{len(self.faults)}: one in {duration(self.mttf)} (90 %: {bounds})"
+        return f"{self.fault_count}: one in {duration(self.mttf)} (90 %: {bounds})"
 
     def _cost(self, fault: FaultCost) -> str:
         cost = duration(sum(fault.node_seconds.values()))
@@ -171,6 +174,7 @@ def goodput(name: str, account: Account) -> Goodput:
         final=account.final,
         abandoned=account.abandoned,
         marked=account.marked,
+        fault_count=account.fault_sums.count,
         faults=tuple(
             FaultCost(
                 fault.round,

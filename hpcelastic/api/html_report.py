@@ -118,7 +118,7 @@ def _head(figures: Goodput) -> Iterator[str]:
     yield _figure("goodput", percent(figures.goodput), f"of {duration(figures.allocated)} of node time")
     yield _figure("ETTR", percent(figures.ettr), f"of {duration(figures.end - figures.begin)}")
     mean = "none" if figures.mttf is None else f"one in {duration(figures.mttf)}"
-    yield _figure("faults", str(len(figures.faults)), mean)
+    yield _figure("faults", str(figures.fault_count), mean)
     if figures.save_cost is not None and figures.save_interval is not None:
         best = figures.best_save_interval
         advice = "" if best is None else f"; {duration(best)} loses least"

@@ -51,7 +51,8 @@ class RunCollector(Collector):
             for category, micros in account.categories.items():
                 labels = (run.name, category.value)
                 seconds.add_metric(labels, self._risen("seconds", labels, micros / SECOND))
-            for cause, count in _faults(account).items():
+            sums = account.fault_sums
+            for cause, count in (("worker", sums.worker), ("node", sums.node), ("hang", sums.hang)):
                 labels = (run.name, cause)
                 faults.add_metric(labels, self._risen("faults", labels, count))
             rounds.add_metric((run.name,), self._risen("rounds", (run.name,), status.round))
@@ -79,13 +80,6 @@ def registry_of(runs: Iterable[Run]) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(RunCollector(runs))
     return registry
-
-
-def _faults(account: Account) -> dict[str, int]:
-    found = {"worker": 0, "node": 0, "hang": 0}
-    for fault in account.faults:
-        found["hang" if fault.hung else fault.cause.value] += 1
-    return found
 
 
 def _steps(account: Account) -> int | None:

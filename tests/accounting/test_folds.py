@@ -1,5 +1,6 @@
 """The account of old rounds is folded, and their events are left out: the account of the whole run stays the same."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -130,6 +131,7 @@ def figures(found: Account) -> tuple[object, ...]:
         found.end,
         found.categories,
         found.faults,
+        found.fault_sums,
         found.sums,
         found.goodput,
         found.ettr,
@@ -161,6 +163,29 @@ def test_a_fold_changes_no_figure(causes: list[tuple[str, int]], final: bool, da
     second = fold(without(run, first, now), rest, data.draw(st.integers(first.kept, len(causes) - 1), label="later"))
     if second is not None:
         assert figures(account(without(run, second, now))) == figures(expected)
+
+
+@pytest.mark.parametrize("kept_faults", [1, 3])
+def test_faults_that_a_fold_does_not_describe_are_in_the_sums(
+    kept_faults: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[fold.__module__], "KEPT_FAULTS", kept_faults)
+    run, now = run_of([("worker", 0), ("node", 1), ("spare", 2), ("hang", 0)] * 5, final=True)
+    expected = account(whole(run, now))
+    assert expected.fault_sums.count == len(expected.faults) and expected.fault_sums.hang == 5
+    first = fold(whole(run, now), expected, 8)
+    assert first is not None and len(first.faults) == kept_faults
+    rest = account(without(run, first, now))
+    second = fold(without(run, first, now), rest, 15)
+    assert second is not None and len(second.faults) == kept_faults
+    found = account(without(run, second, now))
+    assert found.faults == expected.faults[-len(found.faults) :] and len(found.faults) < len(expected.faults)
+    assert (found.fault_sums, found.mttf, found.mttf_interval, found.predicted_ettr) == (
+        expected.fault_sums,
+        expected.mttf,
+        expected.mttf_interval,
+        expected.predicted_ettr,
+    )
 
 
 def test_a_fold_is_small_and_survives_json() -> None:

@@ -61,7 +61,14 @@ MUTANTS = {
     ),
     "the time that was folded counts twice": Patch(ACCOUNT, "max(segment.begin, begin))", "segment.begin)"),
     "the steps of folded rounds are forgotten": Patch(ROUND_FACTS, "fold.steps if fold else 0", "0"),
-    "folded faults are forgotten": Patch(ACCOUNT, "            *before.faults,\n", ""),
+    "folded faults are forgotten": Patch(ACCOUNT, "faults=(*before.faults, *faults)", "faults=(*faults,)"),
+    "the sums over folded faults are forgotten": Patch(
+        ACCOUNT, "fault_sums=before.fault_sums + sums_of(faults)", "fault_sums=sums_of(faults)"
+    ),
+    "folded faults are summed twice": Patch(
+        ACCOUNT, "for fault in faults if fault.round >= before.kept", "for fault in faults"
+    ),
+    "a fold describes all faults": Patch(ACCOUNT, "tuple(faults[-KEPT_FAULTS:])", "tuple(faults)"),
     "the faults of kept rounds are folded": Patch(
         ACCOUNT, "for fault in found.faults if fault.round < kept", "for fault in found.faults"
     ),
