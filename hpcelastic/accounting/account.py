@@ -173,7 +173,7 @@ def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
         found.begin,
         _with_time_of(before.categories, found.segments, before.until, until),
         tuple(faults[-KEPT_FAULTS:]),
-        before.fault_sums + sums_of(fault for fault in faults if fault.round >= before.kept),
+        before.fault_sums + sums_of([fault for fault in faults if fault.round >= before.kept]),
         sum((each for number, each in sums.items() if number < kept), before.sums),
         max([before.steps, *(each.reached for number, each in rounds.items() if number < kept)]),
         tuple(

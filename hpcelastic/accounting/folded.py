@@ -1,10 +1,14 @@
 """The exact account of the first rounds of a long run, which makes most of its events unnecessary. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from hpcelastic.accounting.categories import Category
 from hpcelastic.protocol.state import Cause
+
+S = TypeVar("S", "Sums", "FaultSums")
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,7 @@ class Sums:
     """Wall time in which training waited for saves."""
 
     def __add__(self, other: "Sums") -> "Sums":
-        return Sums(
-            self.useful_wall + other.useful_wall,
-            self.running + other.running,
-            self.calls + other.calls,
-            self.stepping + other.stepping,
-            self.saves + other.saves,
-            self.saving + other.saving,
-        )
+        return _added(self, other)
 
 
 KEPT_FAULTS = 1000
@@ -90,28 +87,19 @@ class FaultSums:
         return self.worker + self.node + self.hang
 
     def __add__(self, other: "FaultSums") -> "FaultSums":
-        return FaultSums(
-            self.worker + other.worker,
-            self.node + other.node,
-            self.hang + other.hang,
-            self.stopped + other.stopped,
-            self.resumed + other.resumed,
-        )
+        return _added(self, other)
 
 
-def sums_of(faults: Iterable[Fault]) -> FaultSums:
+def _added(one: S, other: S) -> S:
+    """Return the sums of two parts, field by field."""
+    return type(one)(*(getattr(one, field.name) + getattr(other, field.name) for field in fields(one)))
+
+
+def sums_of(faults: Sequence[Fault]) -> FaultSums:
     """Return the sums over ``faults``."""
-    each = [
-        FaultSums(
-            int(fault.cause is Cause.WORKER and not fault.hung),
-            int(fault.cause is Cause.NODE and not fault.hung),
-            int(fault.hung),
-            fault.stopped or 0,
-            int(fault.stopped is not None),
-        )
-        for fault in faults
-    ]
-    return sum(each, FaultSums())
+    kinds = Counter("hang" if fault.hung else fault.cause.value for fault in faults)
+    stopped = [fault.stopped for fault in faults if fault.stopped is not None]
+    return FaultSums(kinds["worker"], kinds["node"], kinds["hang"], sum(stopped), len(stopped))
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ MIN_MISSING_LISTINGS = 5
 
 @dataclass
 class LeaseAge(Generic[V]):
-    """What the listings tell about one lease. The next one updates it: a new object for each of many leases is slow."""
+    """What the listings tell about one lease.
+
+    Each listing updates the object, because a new object for each of ten thousand leases takes too long.
+    """
 
     since: float
     """The end of the listing that first showed ``version``; the end of the first listing if none has shown one."""
