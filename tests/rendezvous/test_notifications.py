@@ -462,19 +462,26 @@ def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_o
     assert looks(a, refused) and not a.rendezvous._suspicions.gone, "another node has reported it"
 
 
-def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def suspected_as_the_round_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[NotifiedNode], int]:
+    """Return the nodes of a large round that d has ended, with its version. The second neighbour a suspects c."""
     monkeypatch.setattr(leaders, "_LARGE", 4)
-    world, (a, b, c, d, _e) = running(tmp_path, 5)
-    link_lost, refused = PeerLinkLost(c.member.node), PeerRefused(c.member.node)
-    assert looks(a, link_lost)
+    world, nodes = running(root, 5)
+    a, _b, c, d, _e = nodes
+    assert looks(a, PeerLinkLost(c.member.node))
     d.fail(1)
     d.turn()
     version = d.new_notifications[-1][1]
     a.rendezvous.receive(Notification(version))
     a.turn()
     world.now += 0.2
+    return nodes, version
+
+
+def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a, b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path, monkeypatch)
+    refused = PeerRefused(c.member.node)
     assert not looks(a, refused) and looks(a, Notification(version))
     assert a.rendezvous._suspicions.gone == {c.member.node}
     a.turn()
@@ -484,15 +491,7 @@ def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
 
 
 def test_a_notification_of_a_known_change_is_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    world, (a, _b, c, d, _e) = running(tmp_path, 5)
-    assert looks(a, PeerLinkLost(c.member.node))
-    d.fail(1)
-    d.turn()
-    version = d.new_notifications[-1][1]
-    a.rendezvous.receive(Notification(version))
-    a.turn()
-    world.now += 0.2
+    (a, _b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path, monkeypatch)
     assert not looks(a, PeerRefused(c.member.node))
     assert not looks(a, Notification(version, b"change")), "a heartbeat may have told the version before"
 
