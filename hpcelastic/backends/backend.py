@@ -55,6 +55,9 @@ class AnyObserver(Protocol):
     def observe(self, expected: Iterable[str]) -> Mapping[str, Seen]:
         """Return all nodes that have a lease, and the nodes that are ``expected`` to have one."""
 
+    def admit(self, nodes: Iterable[str]) -> None:
+        """Record that ``nodes`` are members of a round that has begun since the last listing: they were alive then."""
+
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
 

@@ -220,6 +220,10 @@ class RecordObserver:
         ages = self._liveness.observe(listed, expected, before, self._clock())
         return {node: self._read(node, age) for node, age in ages.items()}
 
+    def admit(self, nodes: Iterable[str]) -> None:
+        """Record that ``nodes`` are members of a round that has begun since the last listing."""
+        self._liveness.admit(nodes, self._clock())
+
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
         return self._liveness.expires(node)

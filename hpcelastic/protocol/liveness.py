@@ -9,6 +9,7 @@ whatever the leases are kept in. All times are on one monotonic clock, in second
 - A listing may miss a lease that is renewed at the same time, and a filesystem may show an older version. A lease that
   is missing ages from the first of consecutive such listings, and expires after at least `MIN_MISSING_LISTINGS`.
 - A lease that is missing may have been renewed with another duration, so the longest one counts.
+- A node that others have taken into a round was alive then, although this observer may have seen its lease expire.
 - A lease that is seen for the first time may be the last one of a node that has died. A renewal proves that the owner
   lived if the listing before it is not older than the duration and the margin.
 """
@@ -99,6 +100,16 @@ class Liveness(Generic[V]):
         found = {node: self._judge(node, listed.get(node), before, after) for node in nodes}
         self._last_listing_end = after
         return found
+
+    def admit(self, nodes: Iterable[str], now: float) -> None:
+        """Record that ``nodes`` are members of a round that has begun since the last listing.
+
+        The next listing may miss the lease of a node, and an old lease that has expired would then count.
+        """
+        for node in nodes:
+            age = self._ages.get(node)
+            if age is not None and not age.alive:
+                age.alive, age.since, age.missing_listings = True, now, 0
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""

@@ -46,6 +46,9 @@ class ObservedLeases:
         self._version = -1
         """The version of the register at the last reading."""
 
+        self._round = 0
+        """The round of the state at the last reading."""
+
         self.looked_at = float("-inf")
         """The time at which the last reading began."""
 
@@ -75,7 +78,11 @@ class ObservedLeases:
     def look(self) -> None:
         """Read the leases; see `AnyObserver.observe`."""
         self.looked_at = self._clock()
-        self.nodes = self.observer.observe(self._known.state.ranks)
+        state = self._known.state
+        if state.round > self._round:
+            self.observer.admit(node for node in state.ranks if node != state.lost)
+            self._round = state.round
+        self.nodes = self.observer.observe(state.ranks)
         self._version, self.own = self._known.number, self._lease.published
         self.count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()

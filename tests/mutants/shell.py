@@ -237,6 +237,23 @@ MUTANTS = {
         LIVENESS, "return self.missing_since if self.missing_listings else self.since", "return self.since"
     ),
     "a node that two listings miss is dead": Patch(LIVENESS, " and not missing_by_chance", ""),
+    "a lost node that is a member again is judged by its old lease": Patch(
+        OBSERVED_LEASES, "        if state.round > self._round:\n", "        if False:\n"
+    ),
+    "a node that is taken into a round is judged by its old lease": Patch(
+        LIVENESS, "if age is not None and not age.alive:", "if False:"
+    ),
+    "a living node that is taken into a round ages anew": Patch(
+        LIVENESS, "if age is not None and not age.alive:", "if age is not None:"
+    ),
+    "a node that is taken into a round is as old as its lease": Patch(
+        LIVENESS,
+        "age.alive, age.since, age.missing_listings = True, now, 0",
+        "age.alive, age.missing_listings = True, 0",
+    ),
+    "a node that is a member again is alive in every look": Patch(
+        OBSERVED_LEASES, "            self._round = state.round\n", ""
+    ),
     "a node that a listing misses is removed": Patch(
         LIVENESS, "{*listed, *expected, *self._missing(listed)}", "{*listed, *expected}"
     ),
@@ -534,6 +551,11 @@ BY_TESTS = {
     "a renewal during a long sleep proves life": "tests/storage/test_leases.py",
     "a node that a listing misses ages as if it were listed": "tests/storage/test_leases.py",
     "a lease that is listed again stays missing": "tests/protocol/test_liveness.py",
+    "a lost node that is a member again is judged by its old lease": "tests/rendezvous/test_rendezvous.py",
+    "a node that is a member again is alive in every look": "tests/rendezvous/test_rendezvous.py",
+    "a node that is taken into a round is judged by its old lease": "tests/protocol/test_liveness.py",
+    "a living node that is taken into a round ages anew": "tests/protocol/test_liveness.py",
+    "a node that is taken into a round is as old as its lease": "tests/protocol/test_liveness.py",
     "a node that a listing misses is removed": "tests/storage/test_leases.py",
     "a node that two listings miss is dead": "tests/storage/test_leases.py",
     "an older name proves life": "tests/storage/test_leases.py",

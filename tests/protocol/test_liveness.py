@@ -102,6 +102,23 @@ def test_only_a_renewal_makes_a_dead_node_alive() -> None:
     assert listing(one, 2, 13.0)
 
 
+def test_a_dead_node_that_others_take_into_a_round_is_judged_anew() -> None:
+    one = liveness()
+    listing(one, 1, 0.0)
+    assert not listing(one, 1, 11.0)
+    one.admit(["a", "unknown"], 20.0)
+    assert listing(one, None, 21.0), "the listing may have missed a renewal"
+    assert listing(one, 1, 20.0 + EXPIRY), "and this one may be old"
+    assert not listing(one, 1, 20.1 + EXPIRY)
+
+
+def test_a_living_node_that_is_taken_into_a_round_keeps_its_age() -> None:
+    one = liveness()
+    listing(one, 1, 0.0)
+    one.admit(["a"], 9.0)
+    assert not listing(one, 1, EXPIRY + 0.1)
+
+
 @pytest.mark.parametrize(
     ("at", "proved"), [(EXPIRY, True), (EXPIRY + 0.1, False)], ids=["in time", "after a long sleep"]
 )

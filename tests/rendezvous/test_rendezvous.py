@@ -371,6 +371,25 @@ def test_a_node_is_not_declared_lost_before_the_end_of_the_margin(tmp_path: Path
     assert a.turn().phase is Phase.RUNNING
 
 
+def test_a_lost_node_that_is_a_member_again_is_not_lost_because_a_listing_misses_it(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 2, 3)
+    a, b, c = (world.node(name) for name in "abc")
+    turns(a, b, c)
+    wait(world, 2 * DEAD, a, c)
+    assert names(turns(a, c)) == ["a", "c"]
+    b.set_state(NodeState.READY, 1)
+    c.turn(), wait(world, MARGIN + 0.1, b, c)
+    b.turn(), c.turn()
+    wait(world, DEAD, b, c)
+    assert names(turns(b, c)) == ["b", "c"], "without a"
+    (lease,) = world.paths.leases.glob("b@*")
+    lease.rename(hidden := tmp_path / lease.name)
+    state = a.step().state
+    assert (state.phase, state.lost) == (Phase.RUNNING, "")
+    hidden.rename(lease)
+    assert a.step().state.lost == ""
+
+
 def test_any_node_may_be_lost(tmp_path: Path) -> None:
     for index in range(3):
         world = make_world(tmp_path / str(index), 2, 3)
