@@ -218,6 +218,8 @@ class RecordObserver:
         before = self._clock()
         listed = {key.removeprefix(_NODES_PREFIX): text for key, text in self._records.all(_NODES_PREFIX).items()}
         ages = self._liveness.observe(listed, expected, before, self._clock())
+        for node in self._liveness.forgotten:
+            self._seen.pop(node, None)
         return {node: self._read(node, age) for node, age in ages.items()}
 
     def admit(self, nodes: Iterable[str]) -> None:

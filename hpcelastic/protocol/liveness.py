@@ -29,6 +29,10 @@ NOT_SEEN = Seen(None, alive=True, proved=False)
 MIN_MISSING_LISTINGS = 5
 """Consecutive listings that must miss a lease before it can expire."""
 
+_FORGOTTEN_AFTER = 3600.0
+"""Seconds after its last renewal from which on a dead node without a lease is forgotten. No filesystem shows a removed
+name for so long."""
+
 
 @dataclass
 class LeaseAge(Generic[V]):
@@ -85,6 +89,9 @@ class Liveness(Generic[V]):
     def __init__(self, expiry: Expiry, duration: Callable[[V], float | None], follows: Callable[[V, V], bool]) -> None:
         self._expiry, self._duration, self._follows = expiry, duration, follows
         self._ages: dict[str, LeaseAge[V]] = {}
+        self.forgotten: list[str] = []
+        """The nodes that the last listing has made it forget."""
+
         self._last_listing_end = float("-inf")
         """The end of the last listing. A lease that was renewed since then proves that its owner lived, unless the last
         listing is so long ago that the owner may have died again."""
@@ -96,7 +103,9 @@ class Liveness(Generic[V]):
 
         ``listed`` has the newest version of each lease in the listing, by node.
         """
-        nodes = sorted({*listed, *expected, *self._missing(listed)})
+        gone = self._ages.keys() - listed.keys()
+        self._forget(gone.difference(expected), before)
+        nodes = sorted({*listed, *expected, *self._missing(gone)})
         found = {node: self._judge(node, listed.get(node), before, after) for node in nodes}
         self._last_listing_end = after
         return found
@@ -131,10 +140,19 @@ class Liveness(Generic[V]):
         age = self._ages.get(node)
         return age.version if age else None
 
-    def _missing(self, listed: Mapping[str, V]) -> list[str]:
-        """Return the living nodes whose lease was seen before and is not in this listing."""
-        gone = self._ages.keys() - listed.keys()
-        return [node for node in gone if self._ages[node].version is not None and self._ages[node].alive]
+    def _forget(self, gone: Iterable[str], before: float) -> None:
+        """Forget the nodes among ``gone``, which have no lease, that have been dead for long."""
+        ages = self._ages
+        self.forgotten = [
+            node for node in gone if not ages[node].alive and before - ages[node].since > _FORGOTTEN_AFTER
+        ]
+        for node in self.forgotten:
+            del ages[node]
+
+    def _missing(self, gone: Iterable[str]) -> list[str]:
+        """Return the living nodes among ``gone``, which have no lease in this listing, that had one before."""
+        found = ((node, self._ages.get(node)) for node in gone)
+        return [node for node, age in found if age is not None and age.version is not None and age.alive]
 
     def _judge(self, node: str, version: V | None, before: float, after: float) -> LeaseAge[V]:
         age = self._ages.get(node)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.inbox import Inbox
-from hpcelastic.agent.session import Session, SessionSpec
+from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
 from hpcelastic.agent.store_server import StoreListener
 from hpcelastic.backends.backend import Backend
 from hpcelastic.entry import EnteredRun
@@ -29,7 +29,11 @@ from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.storage.paths import RunPaths
 
 _END_TIMEOUT = 1.0
-"""Seconds for which a node that has succeeded waits for the end of the run before it leaves."""
+"""Seconds for which a node that has published its success waits for the end of the run before it leaves.
+
+Two nodes that succeed last, at the same moment, must not both miss the success of the other. A shared filesystem may
+show a directory as it was a second before.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class ExternalAgentSession:
         """Notified of each change of the attributes below."""
 
         self._state = here.found.state
-        self._waiting = 0
-        """The number of nodes that were seen to wait for the next round."""
+        self._observation: Observation | None = None
+        """The newest observation."""
 
         self._idle = True
         """Whether no worker is left, and the agent waits for a round."""
@@ -118,7 +122,7 @@ class ExternalAgentSession:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the node has published that its workers have succeeded."""
+        """Whether the node publishes that its workers have succeeded."""
         return self._session.member.final
 
     @property
@@ -153,7 +157,7 @@ class ExternalAgentSession:
         # Only the register ends a round. A node that no new round would take in may wait at any time: nodes.max is
         # reached, or a member has succeeded and starts no workers again. Then the register keeps the round. Once it has
         # ended the round, the agent must stop its workers even if no node waits yet, for example after a failure.
-        return max(1, self._waiting) if self.stop_reason else 0
+        return max(1, self._observation.waiting if self._observation else 0) if self.stop_reason else 0
 
     def next_round(self) -> Assignment | None:
         """Wait for a round and return this node's part of it; None if the run has ended. No worker may be left.
@@ -196,7 +200,16 @@ class ExternalAgentSession:
     def wait_for_end(self) -> bool:
         """Return whether the run has ended, which takes a moment after the last node has succeeded."""
         with self._changed:
+            self._changed.wait_for(
+                lambda: self._success_published or self._state.phase.final or self._error, DEPARTURE_TIMEOUT
+            )
             return self._changed.wait_for(lambda: self._state.phase.final, _END_TIMEOUT)
+
+    @property
+    def _success_published(self) -> bool:
+        """Whether the lease of this node tells that its workers have succeeded."""
+        seen = self._observation.view.nodes.get(self._node) if self._observation else None
+        return seen is not None and seen.member is not None and seen.member.final
 
     def close(self) -> None:
         """Publish the departure, so that no other node waits until the lease expires. No worker may be left."""
@@ -263,7 +276,7 @@ class ExternalAgentSession:
         elif isinstance(message, Observation):
             self._session.record(message)
             with self._changed:
-                self._state, self._waiting = message.state, message.waiting
+                self._state, self._observation = message.state, message
                 self._changed.notify_all()
             # The agent cannot pass a request to stop on: its workers are stopped at once.
             self._session.follow(message, polls=lambda: False)

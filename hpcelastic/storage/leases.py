@@ -181,6 +181,8 @@ class LeaseObserver:
         listed = newest(files.names(self._directory), self._names)
         self._names = {name.text: name for name in listed.values()}
         ages = self._liveness.observe(listed, expected, before, self._clock())
+        for node in self._liveness.forgotten:
+            self._contents.pop(node, None)
         return {node: self._read(node, age) for node, age in ages.items()}
 
     def admit(self, nodes: Iterable[str]) -> None:

@@ -254,8 +254,13 @@ MUTANTS = {
     "a node that is a member again is alive in every look": Patch(
         OBSERVED_LEASES, "            self._round = state.round\n", ""
     ),
+    "a dead node is forgotten although its lease may be shown": Patch(
+        LIVENESS, " and before - ages[node].since > _FORGOTTEN_AFTER", ""
+    ),
+    "a member of the round is forgotten": Patch(LIVENESS, "gone.difference(expected)", "gone"),
+    "a node that may be alive is forgotten": Patch(LIVENESS, "if not ages[node].alive and before", "if before"),
     "a node that a listing misses is removed": Patch(
-        LIVENESS, "{*listed, *expected, *self._missing(listed)}", "{*listed, *expected}"
+        LIVENESS, "{*listed, *expected, *self._missing(gone)}", "{*listed, *expected}"
     ),
     "an older name proves life": Patch(LEASE_NAMES, "return self > other if self.revision >= 0 else", "return"),
     "every name of a node's lease counts": Patch(
@@ -556,6 +561,9 @@ BY_TESTS = {
     "a node that is taken into a round is judged by its old lease": "tests/protocol/test_liveness.py",
     "a living node that is taken into a round ages anew": "tests/protocol/test_liveness.py",
     "a node that is taken into a round is as old as its lease": "tests/protocol/test_liveness.py",
+    "a dead node is forgotten although its lease may be shown": "tests/protocol/test_liveness.py",
+    "a member of the round is forgotten": "tests/protocol/test_liveness.py",
+    "a node that may be alive is forgotten": "tests/protocol/test_liveness.py",
     "a node that a listing misses is removed": "tests/storage/test_leases.py",
     "a node that two listings miss is dead": "tests/storage/test_leases.py",
     "an older name proves life": "tests/storage/test_leases.py",

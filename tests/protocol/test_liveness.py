@@ -119,6 +119,28 @@ def test_a_living_node_that_is_taken_into_a_round_keeps_its_age() -> None:
     assert not listing(one, 1, EXPIRY + 0.1)
 
 
+def test_a_dead_node_whose_lease_was_removed_is_forgotten_after_an_hour() -> None:
+    one, expected = liveness(), ["member"]
+    one.observe({"a": 1, "member": 1, "listed": 1, "alive": 1}, expected, 0.0, 0.0)
+
+    def look(at: float, **listed: int) -> list[str]:
+        one.observe({"listed": 1, "alive": int(at), **listed}, expected, at, at)
+        return one.forgotten
+
+    assert look(11.0, a=1, member=1) == look(12.0) == look(3599.0) == []
+    assert one.version("a") == 1
+    assert look(3601.0) == ["a"] and look(3602.0) == []
+    assert one.version("a") is None
+    assert one.version("member") == one.version("listed") == 1 and one.version("alive") == 3602
+
+
+def test_a_node_that_is_not_dead_is_not_forgotten() -> None:
+    one = liveness()
+    one.observe({"a": 1}, [], 0.0, 0.0)
+    one.observe({}, [], 4000.0, 4000.0)
+    assert not one.forgotten and one.version("a") == 1
+
+
 @pytest.mark.parametrize(
     ("at", "proved"), [(EXPIRY, True), (EXPIRY + 0.1, False)], ids=["in time", "after a long sleep"]
 )

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _DEPARTURE_TIMEOUT = 5.0
 """Seconds that an agent waits until its departure is published."""
 
+_END_TIMEOUT = 1.0
+"""Seconds that an agent of torch waits after it has published its success."""
+
 _EXECUTED_BY = {
     "Publish": "_publish",
     "StartWorkers": "_start",
@@ -392,12 +395,23 @@ class Node:
             final = self.world.scenario.profile.final
             self._execute(self._state_machine.workers_succeeded(final))
             if final:
-                self.world.clock.after(self.world.random.uniform(0, 5), self._agent_ends, self._agent)
+                self._end_agent()
 
-    def _agent_ends(self) -> None:
-        """End the agent, although the run may continue."""
-        self._over = True
-        self._notifier.set()
+    def _end_agent(self) -> None:
+        """End the agent some time after its success is published, although the run may continue.
+
+        It waits at least as long as `hpcelastic.pytorch.session.ExternalAgentSession.wait_for_end` does.
+        """
+        published = (self.id, NodeState.SUCCEEDED, self.member.round) in self.world.referee.published_states
+
+        def end() -> None:
+            self._over = True
+            self._notifier.set()
+
+        if published:
+            self.world.clock.after(self.world.random.uniform(_END_TIMEOUT, 5), end, self._agent)
+        else:
+            self.world.clock.after(0.1, self._end_agent, self._agent)
 
     def _part(self) -> None:
         self.leaving = True

@@ -823,3 +823,15 @@ def test_a_node_with_a_long_name_has_a_lease(tmp_path: Path, observer: LeaseObse
     assert observer.observe([])[node].member == member
     name = parse(only(tmp_path).name)
     assert name is not None and member_of(name) == (None, False)
+
+
+def test_a_node_that_died_long_ago_is_forgotten(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert observer.observe([])[NODE].alive
+    clock.now += EXPIRY + 3600.0
+    assert not observer.observe([])[NODE].alive
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert observer.observe([]) == {} and not observer._contents
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert observer.observe([])[NODE].alive
