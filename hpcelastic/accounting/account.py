@@ -6,12 +6,12 @@ tell is a category of its own.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from hpcelastic.accounting.categories import Category
-from hpcelastic.accounting.folded import KEPT_FAULTS, EndedAgent, Fault, FaultSums, Fold, Sums, sums_of
+from hpcelastic.accounting.folded import KEPT_FAULTS, EndedAgent, Fault, FaultSums, Fold, Sums, needed, sums_of
 from hpcelastic.accounting.journal import SECOND, Job, Journal
 from hpcelastic.accounting.rounds import Round, rounds_of
 from hpcelastic.accounting.segments import Life, Segment, lives_of, segments_of
@@ -154,10 +154,11 @@ def account(journal: Journal) -> Account:
     )
 
 
-def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
+def fold(journal: Journal, found: Account, kept: int, logs: Collection[str]) -> Fold | None:
     """Return the part of an account with the rounds before ``kept``, and the time until the round after it began.
 
-    Return None if the beginnings of both are unknown, or if the journal's own fold has these rounds.
+    ``logs`` has the names of all agents whose logs are there. Return None if the beginnings of both rounds are unknown,
+    or if the journal's own fold has these rounds.
     """
     rounds = found.rounds
     began, until = (rounds[number].began if number in rounds else None for number in (kept, kept + 1))
@@ -167,6 +168,23 @@ def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
     if until <= before.until:
         return None
     sums, faults = _sums(rounds, found.end), [fault for fault in found.faults if fault.round < kept]
+    known = {agent.node for agent in before.ended}
+    ended, present = list(before.ended), set()
+    for life in lives_of(journal):
+        if life.end >= began:
+            present.add(life.started_by)
+        elif life.log.node not in known:
+            ended.append(
+                EndedAgent(
+                    life.log.node,
+                    life.begin,
+                    life.end,
+                    life.machine,
+                    life.started_by,
+                    life.job_nodes,
+                    ended_before=kept,
+                )
+            )
     return Fold(
         kept,
         until,
@@ -176,11 +194,7 @@ def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
         before.fault_sums + sums_of([fault for fault in faults if fault.round >= before.kept]),
         sum((each for number, each in sums.items() if number < kept), before.sums),
         max([before.steps, *(each.reached for number, each in rounds.items() if number < kept)]),
-        tuple(
-            EndedAgent(life.log.node, life.begin, life.end, life.machine, life.started_by, life.job_nodes)
-            for life in lives_of(journal)
-            if life.end < began
-        ),
+        needed(ended, logs, present),
     )
 
 

@@ -1,8 +1,8 @@
 """The exact account of the first rounds of a long run, which makes most of its events unnecessary. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from hpcelastic.accounting.categories import Category
@@ -114,6 +114,31 @@ class EndedAgent:
     machine: str
     started_by: str
     job_nodes: int | None
+    ended_before: int
+    """A round that began after its end."""
+
+    @property
+    def job(self) -> str:
+        """The id of its job, without the restart count; empty outside of SLURM."""
+        return self.started_by.rpartition(".")[0]
+
+
+def needed(ended: Iterable[EndedAgent], logs: Collection[str], present: Collection[str]) -> tuple[EndedAgent, ...]:
+    """Return the agents that matter for an account.
+
+    They are those that still have ``logs``, which need not be read, and those that tell how long a job has had its
+    nodes: of a job start that has agents (``present``) the last agent on each machine, and of another job the last one.
+    """
+    found = {agent.node: agent for agent in ended if agent.node in logs}
+    last: dict[tuple[str, str], EndedAgent] = {}
+    for agent in sorted(ended, key=lambda agent: agent.end):
+        if agent.started_by:
+            place = (agent.started_by, agent.machine) if agent.started_by in present else ("", agent.job)
+            before = last.get(place)
+            most = max(agent.job_nodes or 0, (before.job_nodes or 0) if before else 0)
+            last[place] = replace(agent, job_nodes=most or None)
+    found.update((agent.node, agent) for agent in last.values())
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -143,4 +168,4 @@ class Fold:
     """The number of steps that these rounds have reached."""
 
     ended: tuple[EndedAgent, ...]
-    """The agents that have ended before round ``kept`` began."""
+    """The agents that have ended before round ``kept`` began, as far as they matter; see `needed`."""

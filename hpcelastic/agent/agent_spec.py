@@ -56,4 +56,5 @@ class AgentSpec:
             self.agent.network,
             self.observe,
             self.job_start,
+            self.agent.logs.keep_rounds,
         )

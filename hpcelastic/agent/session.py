@@ -5,7 +5,6 @@ the event log. Its owner waits for events, supervises the workers, and executes 
 owners exist: `hpcelastic.agent.agent.Agent` and `hpcelastic.pytorch.session.ExternalAgentSession`.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -17,13 +16,14 @@ from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.lease_monitor import LeaseMonitor
 from hpcelastic.agent.notifier import NetworkNotifier, open_network
+from hpcelastic.agent.old_rounds import OldRounds
+from hpcelastic.agent.settings import LogSettings
 from hpcelastic.agent.started import agent_started
 from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News, Transfer
 from hpcelastic.network.settings import NetworkSettings
-from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, Event, Fenced, StoreFailed
 from hpcelastic.protocol.failure_detector import heartbeat_interval
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
@@ -36,7 +36,6 @@ from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.events import EventLog
 from hpcelastic.storage.paths import RunPaths
-from hpcelastic.storage.round_directories import remove_rounds
 
 Observe = Callable[[Event], None]
 """A function that is called with each event, in the thread of the event. It must return at once."""
@@ -61,6 +60,9 @@ class SessionSpec:
     observe: Observe | None = None
     job_start: float | None = None
     """The time at which SLURM started the job, in seconds since the epoch; None if it is unknown."""
+
+    keep_rounds: int | None = LogSettings.keep_rounds
+    """Number of rounds whose logs and events stay; None for all."""
 
 
 class Session:
@@ -100,14 +102,12 @@ class Session:
         )
         """The network of this agent; None if agents do not use it."""
 
-        self.inherited = (self.network.presence.fileno(),) if self.network else ()
-        """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
-
         member = replace(spec.member, notification_port=self.network.port if self.network else 0)
         self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._evidence = Evidence(self.log, spec.found.state)
-        self.events = EventLog(spec.paths.event_log(member.node), member.name)
+        self.old_rounds = OldRounds(spec.paths, spec.keep_rounds)
+        self.events = EventLog(spec.paths.event_log(member.node), member.name, self.old_rounds.first_needed)
         notifier = NetworkNotifier(self.network, member.node) if self.network else None
         times = spec.settings.rendezvous
         self._lease = LeaseMonitor(lambda end: self.guard.set_deadline(end), times, self.log, report)
@@ -141,6 +141,11 @@ class Session:
         self.guard.__exit__(kind, error, trace)
         if self.network:
             self.network.close()
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
+        return (self.network.presence.fileno(),) if self.network else ()
 
     @property
     def member(self) -> Member:
@@ -249,21 +254,6 @@ class Session:
     def timed_out(self) -> HpcElasticError:
         """Return the error to raise after a wait that took too long."""
         return self.timeouts.timeout_error(self.spec.paths.root, self.reason)
-
-    def remove_old_rounds(self, part: Assignment, keep_logs: int | None = None) -> None:
-        """Remove the stores of rounds long ended, and all logs but those of the last ``keep_logs`` rounds.
-
-        Only the node with group rank 0 does so. It returns at once.
-        """
-        paths = self.spec.paths
-
-        def sweep() -> None:
-            remove_rounds(paths.stores, part.round - 2)
-            if keep_logs is not None:
-                remove_rounds(paths.logs, part.round - keep_logs)
-
-        if part.group_rank == 0:  # in a daemon thread: there may be many files, on a filesystem that may hang
-            threading.Thread(target=sweep, name="sweep", daemon=True).start()
 
     # In other threads
 

@@ -135,7 +135,8 @@ class LogSettings:
     link to it. Default: the logs are in the run's directory."""
 
     keep_rounds: int | None = 1000
-    """Number of rounds whose logs stay. Those of earlier rounds are removed when a round begins. With null all stay."""
+    """Number of rounds whose logs stay. Those of earlier rounds are removed when a round begins. Large event logs lose
+    the events of earlier rounds too, once these are part of the account of the run. With null all stay."""
 
     def __post_init__(self) -> None:
         for name in ("redirect", "tee"):

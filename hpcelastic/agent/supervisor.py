@@ -108,7 +108,7 @@ class Supervisor:
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
         where = f"store at {part.master_addr}:{part.master_port}"
         self._session.report(f"round {part.round}: {ranks} of {part.world_size}, {where}")
-        self._session.remove_old_rounds(part, self._launch.settings.logs.keep_rounds)
+        self._session.old_rounds.begin(part)
         self._memory.begin()
         for local_rank in part.local_ranks:
             self._control_page.grant(local_rank, part.round)

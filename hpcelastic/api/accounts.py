@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from hpcelastic.accounting import Account, Fold, Job, Journal, account, fold
 from hpcelastic.accounting.journal import SECOND, Log, log_of
+from hpcelastic.agent.old_rounds import read_fold
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import SlurmError, StoreError
-from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.events import Decided, StateChanged, TrainingTotals
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import read_state
@@ -18,7 +19,7 @@ from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.jobs import FinalStates, final_states, record_final_states, submitted
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
-from hpcelastic.storage.events import read_logs
+from hpcelastic.storage.events import agents_with_logs, read_logs
 from hpcelastic.storage.paths import RunPaths
 
 KEPT_ROUNDS = 20
@@ -41,7 +42,9 @@ def account_of(run: RunReader) -> Account:
     """
     journal = read_journal(run.paths, read_state(run.backend()), before=read_fold(run.paths))
     found = account(journal)
-    _fold(run.paths, journal, found)
+    if (folded := _folded(run.paths, journal, found)) is not None:
+        with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
+            files.publish(run.paths.account, files.to_json(encode(folded)))
     return found
 
 
@@ -139,26 +142,16 @@ def log_bytes(paths: RunPaths) -> int:
     return sum(path.stat().st_size for path in logs)
 
 
-def read_fold(paths: RunPaths) -> Fold | None:
-    """Return the account of the first rounds that an earlier command has left; None if there is none for this one."""
-    try:
-        data = files.read_json(paths.account)
-        return None if data is None else decode(Fold, data)
-    except (StoreError, DecodeError):
-        return None
-
-
-def _fold(paths: RunPaths, journal: Journal, found: Account) -> None:
-    """Leave the account of old rounds in the directory, if there are many, and the directory is this user's."""
+def _folded(paths: RunPaths, journal: Journal, found: Account) -> Fold | None:
+    """Return the account of old rounds for the directory, if there are many, and the directory is this user's."""
     if not found.rounds or paths.root.stat().st_uid != os.geteuid():
-        return
-    kept = max(found.rounds) - KEPT_ROUNDS
+        return None
+    kept, first = max(found.rounds) - KEPT_ROUNDS, min(found.rounds)
     following = found.rounds.get(kept + 1)
-    if kept - min(found.rounds) < KEPT_ROUNDS or following is None:
-        return
+    if kept - first < KEPT_ROUNDS or following is None:
+        return None
+    if journal.fold is None and first > 1:  # their account was damaged, and their events are removed
+        return None
     if following.began is None or following.began > round(time.time() * SECOND) - _SETTLED:
-        return
-    folded = fold(journal, found, kept)
-    if folded is not None:
-        with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
-            files.publish(paths.account, files.to_json(encode(folded)))
+        return None
+    return fold(journal, found, kept, agents_with_logs(paths.events))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpcelastic.accounting import Account, Category, Segment, account
 from hpcelastic.accounting.journal import SECOND
+from hpcelastic.agent.old_rounds import read_fold
 from hpcelastic.api.accounts import read_journal
 from hpcelastic.api.figures import date, duration, percent
 from hpcelastic.api.goodput import MEANINGS, Goodput, goodput
@@ -80,10 +81,17 @@ class Report:
 
 
 def report_of(run: RunReader) -> Report:
-    """Return the report of a run, up to now if it has not ended. Raises StoreError if its files cannot be read."""
-    journal = read_journal(run.paths, read_state(run.backend()))
+    """Return the report of a run, up to now if it has not ended. Raises StoreError if its files cannot be read.
+
+    It shows all rounds whose events are there. If those of the first rounds are removed, their account is used.
+    """
+    state = read_state(run.backend())
+    journal = read_journal(run.paths, state)
     accounts = account(journal)
-    faults = [fault.round for fault in accounts.faults][-_MAX_FAULTS:]
+    if accounts.rounds and min(accounts.rounds) > 1:
+        journal = read_journal(run.paths, state, before=read_fold(run.paths))
+        accounts = account(journal)
+    faults = [fault.round for fault in accounts.faults if fault.round in accounts.rounds][-_MAX_FAULTS:]
     explained = [explained_round(run.paths, journal, accounts, number) for number in faults]
     return Report(html_report(accounts, goodput(run.paths.root.name, accounts), explained))
 

@@ -165,6 +165,8 @@ def _relative(path: Path, root: Path) -> str:
 
 def _without_evidence(run: str, round: int, reason: str) -> Why:
     remedy = "see hpcelastic status, and the output of the agents"
+    if round:
+        remedy += "; a long run keeps the events of its last rounds only (logs.keep_rounds)"
     cause = f"The event logs tell nothing about round {round}." if round else f"The run has had no round: {reason}."
     return Why(run, round, cause, "", False, Blame.UNKNOWN.value, "", "", None, remedy, (), {}, None)
 

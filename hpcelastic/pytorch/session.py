@@ -307,7 +307,7 @@ class ExternalAgentSession:
 
     def _hand_over(self, start: StartWorkers) -> None:
         self._session.guard.arm(start.lease_from)
-        self._session.remove_old_rounds(start.part)
+        self._session.old_rounds.begin(start.part)
         with self._changed:
             self._part, self._idle = start.part, False
             self._changed.notify_all()

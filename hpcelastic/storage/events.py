@@ -7,12 +7,12 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.events import ClockMeasured, Event, EventsDropped, LoggedEvent, parse, to_fields
+from hpcelastic.protocol.events import AgentStarted, ClockMeasured, Event, EventsDropped, LoggedEvent, parse, to_fields
 from hpcelastic.storage import files, modes
 from hpcelastic.storage.clock import ClockOffset, measure_offset, now, offset_of
 
@@ -25,20 +25,33 @@ _ROUND = re.compile(rb'"round":([0-9]{1,18})')
 _CLOCK_INTERVAL = 600.0
 """Seconds after which the filesystem's clock is measured again, with the next event."""
 
+_STARTED, _MEASURED = (f'"event":"{kind}"'.encode() for kind in (AgentStarted.kind, ClockMeasured.kind))
+
+_NEXT_LINE = re.compile(rb'{"next_line":([0-9]{1,18})}')
+"""A line in place of removed lines. It has the number of the line that follows."""
+
 MAX_QUEUED = 1000
 """Events that are queued for the filesystem at most. Further events are dropped and counted."""
+
+MAX_BYTES = 2 << 20
+"""The size of a log from which on events of old rounds are removed."""
 
 
 class EventLog:
     """A log that appends events to ``path`` in a thread of its own, because the filesystem may hang.
 
     An event that can't be written is lost: a log must not stop a run. Without a call of `close` the last events may be
-    lost too.
+    lost too. ``oldest`` is called in the thread when the log is large. It returns the first round whose events stay,
+    and may raise StoreError. Without it all events stay.
     """
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, oldest: Callable[[], int] | None = None) -> None:
         self._path = path
         self._node = node
+        self._oldest = oldest
+        self._limit = MAX_BYTES
+        """The size at which events of old rounds are removed next."""
+
         self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED)
         self._dropped = 0
         self._line_incomplete = False
@@ -79,7 +92,9 @@ class EventLog:
 
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
-            self._append(line)
+            size = self._append(line)
+            if size > self._limit and self._oldest is not None:
+                self._remove_old_rounds(size, self._oldest)
             self._update_clock()
             if self._queue.empty():
                 self._report_dropped()
@@ -109,7 +124,8 @@ class EventLog:
         if dropped:
             self._append(event_line(EventsDropped(count=dropped), self._node))
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: bytes) -> int:
+        """Write a line, and return the size of the log; 0 if the line could not be written."""
         data = b"\n" + line if self._line_incomplete else line
         with contextlib.suppress(OSError):
             fd = self._open()
@@ -117,9 +133,17 @@ class EventLog:
             try:
                 while data:
                     data = data[os.write(fd, data) :]
+                size = os.fstat(fd).st_size
             finally:
                 os.close(fd)  # close, too, may report that the disk is full
             self._line_incomplete = False
+            return size
+        return 0
+
+    def _remove_old_rounds(self, size: int, oldest: Callable[[], int]) -> None:
+        with contextlib.suppress(StoreError):
+            size = remove_before(self._path, oldest())
+        self._limit = max(MAX_BYTES, size + MAX_BYTES // 2)
 
     def _open(self) -> int:
         """Open the log. If this creates the log, its times measure the filesystem's clock."""
@@ -132,6 +156,41 @@ class EventLog:
                 return fd
             self.clock = measure_offset(self._path.parent)
         return os.open(self._path, flags, 0o600)
+
+
+def remove_before(path: Path, round: int) -> int:
+    """Remove the lines before the first event of ``round`` or a later one, and return the size of the log.
+
+    The events that describe the agent and its clock stay. Raises StoreError if the log can't be read or replaced.
+    """
+    content = files.read(path) or b""
+    numbered = list(_numbered(content))
+    first = next((i for i, (_, line) in enumerate(numbered) if _round_of(line) >= round), 0)
+    removed = [line for _, line in numbered[:first]]
+    kept = [line for line in removed if _STARTED in line] + [line for line in removed if _MEASURED in line][-1:]
+    if len(kept) == len(removed):
+        return len(content)
+    number = b'{"next_line":%d}\n' % numbered[first][0]
+    content = b"".join([*kept, number, *(line for _, line in numbered[first:])])
+    files.publish(path, content, durable=False)
+    return len(content)
+
+
+def _round_of(line: bytes) -> int:
+    """Return the round of an event; 0 if it belongs to none."""
+    found = _ROUND.search(line)
+    return int(found[1]) if found else 0
+
+
+def _numbered(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a log, with the numbers that they had before lines were removed."""
+    number = 0
+    for line in content.splitlines(keepends=True):
+        if following := _NEXT_LINE.match(line):
+            number = int(following[1]) - 1
+        else:
+            number += 1
+            yield number, line
 
 
 def event_line(event: Event, node: str) -> bytes:
@@ -162,16 +221,20 @@ def read_logs(
     With ``rounds``, events of other rounds are left out, and events that belong to no round are not. This takes much
     less time. The logs of the agents ``without`` are not read.
     """
-    nodes = [name.removesuffix(_SUFFIX) for name in sorted(files.names(directory)) if name.endswith(_SUFFIX)]
     return {
         node: [
             event
             for number, line in _lines(directory / f"{node}{_SUFFIX}", rounds)
             if (event := _logged_event(line, number))
         ]
-        for node in nodes
+        for node in agents_with_logs(directory)
         if node not in without
     }
+
+
+def agents_with_logs(directory: Path) -> list[str]:
+    """Return the agents that have a log in ``directory``, as ``NAME@INCARNATION``, sorted."""
+    return sorted(name.removesuffix(_SUFFIX) for name in files.names(directory) if name.endswith(_SUFFIX))
 
 
 def read_event_lines(directory: Path) -> list[dict[str, Any]]:
@@ -197,8 +260,8 @@ def _lines(path: Path, rounds: Collection[int] | None = None) -> Iterator[tuple[
 
     Incomplete lines, lines that are no event, and lines of other rounds than ``rounds`` are skipped.
     """
-    for number, line in enumerate(_content(path).splitlines(), 1):
-        if rounds is not None and (round := _ROUND.search(line)) and int(round[1]) not in rounds:
+    for number, line in _numbered(_content(path)):
+        if rounds is not None and (round := _round_of(line)) and round not in rounds:
             continue
         try:
             event = json.loads(line)

@@ -171,9 +171,14 @@ class RunPaths:
         """The stacks of one node's workers, which a user has requested."""
         return self.root / "stacks" / f"{request:04d}" / f"{safe_name(node)}.txt"
 
+    @property
+    def hangs(self) -> Path:
+        """The reports on rounds that made no progress, one directory for each round."""
+        return self.root / "hangs"
+
     def hang(self, round: int, number: int) -> Path:
         """The directory with the reports of all nodes on a round that makes no progress, and the verdict."""
-        return self.root / "hangs" / f"round-{round:04d}" / f"{number:02d}"
+        return self.hangs / f"round-{round:04d}" / f"{number:02d}"
 
     def hang_report(self, round: int, number: int, node: str, kind: str) -> Path:
         """The report of one node; ``kind`` is ``json`` for the facts and ``txt`` for the stacks."""

@@ -1,7 +1,7 @@
 """The account of old rounds is folded, and their events are left out: the account of the whole run stays the same."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcelastic.accounting import Account, Category, Fold, Journal, account, fold
+from hpcelastic.accounting.folded import EndedAgent, needed
 from hpcelastic.accounting.journal import Job, log_of
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.events import HangExamined, PeerSuspected
@@ -111,9 +112,12 @@ def whole(run: LongRun, now: float | None) -> Journal:
     return replace(journal(*run.all, now=now, wanted=3), jobs=(Job("77", micros(0.0), None),))
 
 
-def without(run: LongRun, before: Fold, now: float | None) -> Journal:
-    """Return the journal with a fold, without the events that the fold makes unnecessary."""
-    ended = {agent.node for agent in before.ended}
+def without(run: LongRun, before: Fold, now: float | None, removed: Collection[str] = ()) -> Journal:
+    """Return the journal with a fold, without the events that the fold makes unnecessary.
+
+    The logs of agents in ``removed`` are not there.
+    """
+    ended = {agent.node for agent in before.ended} | set(removed)
     logs = tuple(
         log_of(
             node.id,
@@ -123,6 +127,11 @@ def without(run: LongRun, before: Fold, now: float | None) -> Journal:
         if node.id not in ended
     )
     return replace(whole(run, now), logs=logs, fold=before)
+
+
+def names(run: LongRun) -> list[str]:
+    """Return the agents of a run, all of which have logs."""
+    return [node.id for node in run.all]
 
 
 def figures(found: Account) -> tuple[object, ...]:
@@ -156,13 +165,42 @@ def run_of(causes: Sequence[tuple[str, int]], final: bool) -> tuple[LongRun, flo
 def test_a_fold_changes_no_figure(causes: list[tuple[str, int]], final: bool, data: st.DataObject) -> None:
     run, now = run_of(causes, final)
     expected = account(whole(run, now))
-    first = fold(whole(run, now), expected, data.draw(st.integers(1, len(causes) - 1), label="kept"))
+    logs = [node.id for node in run.all if data.draw(st.booleans(), label=f"log of {node.id}")]
+    kept = data.draw(st.integers(1, len(causes) - 1), label="kept")
+    first, removed = fold(whole(run, now), expected, kept, logs), removable(run, expected, kept, now) - set(logs)
     assert first is not None
-    rest = account(without(run, first, now))
+    rest = account(without(run, first, now, removed))
     assert figures(rest) == figures(expected)
-    second = fold(without(run, first, now), rest, data.draw(st.integers(first.kept, len(causes) - 1), label="later"))
+    later = data.draw(st.integers(kept, len(causes) - 1), label="later")
+    second = fold(without(run, first, now, removed), rest, later, logs)
     if second is not None:
-        assert figures(account(without(run, second, now))) == figures(expected)
+        removed = removable(run, expected, later, now) - set(logs)
+        assert figures(account(without(run, second, now, removed))) == figures(expected)
+        assert len(second.ended) <= len(logs) + len(run.nodes) + 1
+
+
+def removable(run: LongRun, found: Account, kept: int, now: float | None) -> set[str]:
+    """Return the agents that have ended before round ``kept``."""
+    before = fold(whole(run, now), found, kept, names(run))
+    assert before is not None
+    return {agent.node for agent in before.ended}
+
+
+def agent(node: str, end: int, started_by: str, machine: str, nodes: int | None = None) -> EndedAgent:
+    return EndedAgent(node, 0, end, machine, started_by, nodes, ended_before=5)
+
+
+def test_agents_without_a_log_matter_as_far_as_they_tell_how_long_a_job_had_its_nodes() -> None:
+    first, second = agent("n1@0", 10, "7.0", "m1"), agent("n1@1", 20, "7.0", "m1")
+    other, outside = agent("n2@0", 15, "7.0", "m2"), agent("n3@0", 30, "", "m3")
+    old, last = agent("n4@0", 40, "6.0", "m4", nodes=9), agent("n5@0", 50, "6.1", "m5", nodes=8)
+    ended = [second, first, other, outside, last, old]
+    assert set(needed(ended, [each.node for each in ended], {"7.0"})) == {
+        *(first, second, other, outside, old),
+        replace(last, job_nodes=9),
+    }
+    assert set(needed(ended, [], {"7.0"})) == {second, other, replace(last, job_nodes=9)}
+    assert set(needed(ended, ["n3@0"], set())) == {second, outside, replace(last, job_nodes=9)}
 
 
 @pytest.mark.parametrize("kept_faults", [1, 3])
@@ -173,10 +211,10 @@ def test_faults_that_a_fold_does_not_describe_are_in_the_sums(
     run, now = run_of([("worker", 0), ("node", 1), ("spare", 2), ("hang", 0)] * 5, final=True)
     expected = account(whole(run, now))
     assert expected.fault_sums.count == len(expected.faults) and expected.fault_sums.hang == 5
-    first = fold(whole(run, now), expected, 8)
+    first = fold(whole(run, now), expected, 8, names(run))
     assert first is not None and len(first.faults) == kept_faults
     rest = account(without(run, first, now))
-    second = fold(without(run, first, now), rest, 15)
+    second = fold(without(run, first, now), rest, 15, names(run))
     assert second is not None and len(second.faults) == kept_faults
     found = account(without(run, second, now))
     assert found.faults == expected.faults[-len(found.faults) :] and len(found.faults) < len(expected.faults)
@@ -190,7 +228,7 @@ def test_faults_that_a_fold_does_not_describe_are_in_the_sums(
 
 def test_a_fold_is_small_and_survives_json() -> None:
     run, now = run_of([("worker", 0), ("node", 1), ("spare", 2), ("hang", 0)] * 5, final=True)
-    found = fold(whole(run, now), account(whole(run, now)), 18)
+    found = fold(whole(run, now), account(whole(run, now)), 18, names(run))
     assert found is not None and found.kept == 18 and {fault.round for fault in found.faults} < set(range(1, 18))
     read = decode(Fold, encode(found))
     assert read == found
@@ -203,4 +241,4 @@ def test_a_fold_is_small_and_survives_json() -> None:
 @pytest.mark.parametrize("kept", [0, 4, 9])
 def test_nothing_is_folded_without_the_time_at_which_the_next_round_began(kept: int) -> None:
     run, now = run_of([("worker", 0)] * 4, final=True)
-    assert fold(whole(run, now), account(whole(run, now)), kept) is None
+    assert fold(whole(run, now), account(whole(run, now)), kept, names(run)) is None

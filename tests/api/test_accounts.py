@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.accounting.journal import SECOND
+from hpcelastic.agent.old_rounds import read_fold, remove_ended_agents
 from hpcelastic.api import accounts
-from hpcelastic.api.accounts import _last_renewals, account_of, read_fold, read_journal
+from hpcelastic.api.accounts import _last_renewals, account_of, log_bytes, read_journal
+from hpcelastic.api.html_report import report_of
 from hpcelastic.api.run import Run
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import status
@@ -19,7 +21,7 @@ from hpcelastic.protocol.state import Member, NodeState, Phase
 from hpcelastic.rendezvous.run import open_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.storage import files
-from hpcelastic.storage.events import read_logs
+from hpcelastic.storage.events import read_logs, remove_before
 from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
 from tests.accounting.logs import BEGIN, Node, decided, journal
@@ -83,6 +85,42 @@ def test_a_fold_that_cannot_be_read_or_written_is_done_without(long_run: Run, mo
     monkeypatch.setattr(accounts.os, "geteuid", lambda: paths.root.stat().st_uid + 1)
     assert figures(account_of(long_run.reader)) == expected
     assert not paths.account.exists(), "a file of another user would be in the way of the owner"
+
+
+def shorten(run: Run) -> int:
+    """Remove the events of rounds that are part of the account, and return the first round that is left."""
+    paths = run.reader.paths
+    folded = read_fold(paths)
+    assert folded is not None
+    before = log_bytes(paths)
+    remove_ended_agents(paths, folded.kept)
+    for path in paths.events.iterdir():
+        remove_before(path, folded.kept)
+    assert log_bytes(paths) < before / 2
+    return folded.kept
+
+
+def test_the_account_is_the_same_without_the_events_that_are_part_of_it(long_run: Run) -> None:
+    expected, paths = figures(account_of(long_run.reader)), long_run.reader.paths
+    before = files.names(paths.events)
+    assert shorten(long_run) == 40
+    assert len(files.names(paths.events)) < len(before)
+    for _ in range(2):
+        assert figures(account_of(long_run.reader)) == expected
+    report = report_of(long_run.reader)
+    assert "round 58" in report.html and "round 39" not in report.html
+
+
+def test_a_damaged_account_is_not_replaced_once_the_events_are_removed(long_run: Run) -> None:
+    account_of(long_run.reader)
+    kept = shorten(long_run)
+    paths = long_run.reader.paths
+    content = paths.account.read_bytes()
+    paths.account.write_text("{")
+    assert min(account_of(long_run.reader).rounds) == kept
+    assert paths.account.read_text() == "{"
+    paths.account.write_bytes(content)
+    assert account_of(long_run.reader).fault_sums.count == 30
 
 
 def test_rounds_that_have_just_ended_are_not_folded(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.events import (
+    AgentStarted,
     ClockMeasured,
     EventsDropped,
     Fenced,
     LoggedEvent,
+    PeerSuspected,
     StateChanged,
     StoreFailed,
     UnknownEvent,
@@ -335,3 +337,74 @@ def test_the_rounds_that_have_ended_by_a_cause(tmp_path: Path) -> None:
         events.write(ended(14, Cause.NODE, "ü" * 200))
     assert last_round_ended_by(tmp_path, ("worker", "node")) == 14
     assert last_round_ended_by(tmp_path / "missing", ("worker",)) == 0
+
+
+# Events of old rounds
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 5, 9, 11])
+def test_lines_before_a_round_are_removed_and_the_others_keep_their_numbers(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "n1@0-a.jsonl"
+    with log(path) as events:
+        events.write(AgentStarted(address="h", pid=7, workers=1))
+        for round in range(1, 11):
+            events.write(PeerSuspected(peer=f"before {round}", sign="refused"))
+            events.write(Fenced(round=round))
+    whole = read_logs(tmp_path)["n1@0-a"]
+    size = event_log.remove_before(path, before)
+    found = read_logs(tmp_path)["n1@0-a"]
+    assert size == path.stat().st_size
+    if before in (0, 11):  # no line is older, or none is newer
+        assert found == whole and b"next_line" not in path.read_bytes()
+        return
+    first = next(i for i, each in enumerate(whole) if each.event == Fenced(round=before))
+    assert found[2:] == whole[first:], "with the numbers of their lines"
+    assert [type(each.event) for each in found[:2]] == [AgentStarted, ClockMeasured]
+    assert event_log.remove_before(path, before) == size, "nothing is left to be removed"
+    event_log.remove_before(path, before + 1)
+    assert read_logs(tmp_path)["n1@0-a"] == [*found[:2], *(each for each in whole if each.line > whole[first].line + 1)]
+
+
+def test_a_large_log_loses_the_events_of_old_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_BYTES", 10_000)
+    path, sizes, oldest = tmp_path / "n1@0-a.jsonl", list[int](), 0
+
+    def first_needed() -> int:
+        sizes.append(path.stat().st_size)
+        return oldest
+
+    events = EventLog(path, "n1", first_needed)
+    for number in range(1, 200):
+        oldest = number - 10
+        events.write(UnknownEvent("note", {"round": number, "text": "x" * 300}))
+        idle(events)
+    assert events.close(TIMEOUT)
+    assert path.stat().st_size < max(sizes) < 16_000 and len(sizes) > 5
+    assert [each.line for each in read_logs(tmp_path)["n1@0-a"][-3:]] == [198, 199, 200], "one line is of the clock"
+
+
+def test_a_large_log_that_must_stay_is_not_read_at_each_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_BYTES", 10_000)
+    asked = []
+
+    def first_needed() -> int:
+        asked.append(1)
+        if len(asked) % 2:
+            raise StoreError("the account cannot be read")
+        return 0
+
+    with_limit = EventLog(tmp_path / "n1@0-a.jsonl", "n1", first_needed)
+    for number in range(1, 200):
+        with_limit.write(UnknownEvent("note", {"round": number, "text": "x" * 300}))
+        idle(with_limit)
+    assert with_limit.close(TIMEOUT)
+    assert len(read_logs(tmp_path)["n1@0-a"]) == 200
+    assert 5 < len(asked) < 20
+
+
+def test_a_log_without_a_limit_keeps_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_BYTES", 1000)
+    with log(tmp_path / "n1@0-a.jsonl") as events:
+        for number in range(1, 20):
+            events.write(UnknownEvent("note", {"round": number, "text": "x" * 300}))
+    assert len(read_logs(tmp_path)["n1@0-a"]) == 20
