@@ -23,10 +23,14 @@ class Evidence:
         """The last round whose members this agent has logged, because it has formed the round."""
 
         self._suspected: set[tuple[str, str]] = set()
-        """The signs that were logged, because reports are repeated."""
+        """The signs that were logged in this round, because reports are repeated."""
+
+        self._round = state.round
 
     def observed(self, version: int, state: State) -> None:
         """Log the version of the register that the agent has read, if it is new."""
+        if state.round != self._round:
+            self._round, self._suspected = state.round, set()
         if version != self._version:
             self._version = version
             self._log(

@@ -67,10 +67,15 @@ def test_a_later_round_does_not_repeat_the_loss(evidence: Evidence, logged: list
     [(PeerLinkLost("n1@0-a"), "link lost"), (PeerRefused("n1@0-a"), "refused"), (PeerSilent("n1@0-a"), "silent")],
     ids=["link lost", "refused", "silent"],
 )
-def test_each_sign_is_logged_once(evidence: Evidence, logged: list[Event], news: News, sign: str) -> None:
-    for _ in range(3):
+def test_each_sign_is_logged_once_in_a_round(evidence: Evidence, logged: list[Event], news: News, sign: str) -> None:
+    for version in range(1, 4):
+        evidence.observed(version, RUNNING)
         evidence.notified(news)
-    assert logged == [PeerSuspected(peer="n1@0-a", sign=sign)]
+    signs = [event for event in logged if isinstance(event, PeerSuspected)]
+    assert signs == [PeerSuspected(peer="n1@0-a", sign=sign)]
+    evidence.observed(4, replace(RUNNING, round=RUNNING.round + 1))
+    evidence.notified(news)
+    assert logged[-1] == signs[0]
 
 
 def test_other_news_are_no_signs(evidence: Evidence, logged: list[Event]) -> None:
