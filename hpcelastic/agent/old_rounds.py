@@ -2,8 +2,9 @@
 
 The account of old rounds is left in the run's directory by each command that computes one. In a long run, the agent of
 group rank 0 starts such a command now and then, with the lowest priority. Then it removes the files of agents that have
-ended long ago. Each agent removes the events of these rounds from its own log; see
-`hpcelastic.storage.events.EventLog`.
+ended. Each agent removes the events of these rounds from its own log; see `hpcelastic.storage.events.EventLog`.
+
+Each look at the leases lists those of all agents, so those of an earlier start of a job are removed after its restart.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from hpcelastic.accounting import Fold
 from hpcelastic.agent.settings import LogSettings
@@ -20,7 +22,7 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.codec import decode
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import as_store_error
-from hpcelastic.storage.lease_names import parse
+from hpcelastic.storage.lease_names import LeaseName, member_of, parse
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.round_directories import remove_rounds
 
@@ -31,7 +33,8 @@ _LEAST, _MOST = 20, 1000
 """The rounds after which the account is folded, at least and at most."""
 
 _PAUSE = 60.0
-"""Seconds from the beginning of a round to the start of the command, so that it does not delay the workers."""
+"""Seconds from the beginning of a round until leases are removed and the account is folded, so that this does not delay
+the workers."""
 
 
 class OldRounds:
@@ -40,6 +43,8 @@ class OldRounds:
     def __init__(self, paths: RunPaths, keep: int | None = LogSettings.keep_rounds) -> None:
         self._paths, self._keep = paths, keep
         self._newest = 0
+        self._swept = False
+        """Whether this node has removed the leases of earlier starts of the jobs."""
 
     def begin(self, part: Assignment) -> None:
         """Begin a round: remove the stores of rounds long ended, and the logs and reports that need not stay.
@@ -57,14 +62,18 @@ class OldRounds:
 
     def _sweep(self, part: Assignment) -> None:
         remove_rounds(self._paths.stores, part.round - 2)
-        if self._keep is None:
+        if self._keep is not None:
+            for directory in (self._paths.logs, self._paths.hangs):
+                remove_rounds(directory, part.round - self._keep)
+        folds = self._keep is not None and part.round % fold_interval(part.group_world_size) == 0
+        if self._swept and not folds:
             return
-        for directory in (self._paths.logs, self._paths.hangs):
-            remove_rounds(directory, part.round - self._keep)
-        if part.round % fold_interval(part.group_world_size) == 0:
-            time.sleep(_PAUSE)
-            self._fold_account()
-            with contextlib.suppress(StoreError, OSError):
+        self._swept = True
+        time.sleep(_PAUSE)
+        with contextlib.suppress(StoreError, OSError):
+            remove_leases(self._paths, superseded)
+            if self._keep is not None and folds:
+                self._fold_account()
                 remove_ended_agents(self._paths, part.round - self._keep + 1)
 
     def _fold_account(self) -> None:
@@ -80,19 +89,45 @@ def fold_interval(nodes: int) -> int:
 
 
 def remove_ended_agents(paths: RunPaths, first: int) -> None:
-    """Remove the event logs and leases of agents that ended before round ``first``, if they are part of the account.
+    """Remove the leases of all ended agents in the account, and the logs of those that ended before round ``first``.
 
     Raises StoreError if a file of the run cannot be read, and OSError if one cannot be removed.
     """
     folded = read_fold(paths)
-    ended = {agent.node for agent in folded.ended if agent.ended_before <= first} if folded else set()
-    for name in files.names(paths.leases) if ended else ():
-        lease = parse(name)
-        if lease is not None and lease.node in ended:
-            (paths.leases / name).unlink(missing_ok=True)
-    for node in ended:
-        paths.totals_of(node).unlink(missing_ok=True)
-        paths.event_log(node).unlink(missing_ok=True)
+    if folded is None:
+        return
+    ended = {agent.node: agent.ended_before for agent in folded.ended}
+    remove_leases(paths, lambda leases: [lease for lease in leases if lease.node in ended])
+    for node, round in ended.items():
+        if round <= first:
+            paths.totals_of(node).unlink(missing_ok=True)
+            paths.event_log(node).unlink(missing_ok=True)
+
+
+def remove_leases(paths: RunPaths, chosen: Callable[[list[LeaseName]], list[LeaseName]]) -> None:
+    """Remove the leases that ``chosen`` returns of all. An agent that is alive after all writes its lease again.
+
+    Raises StoreError if they cannot be listed, and OSError if one cannot be removed.
+    """
+    leases = [lease for name in files.names(paths.leases) if (lease := parse(name)) is not None]
+    for lease in chosen(leases):
+        (paths.leases / lease.text).unlink(missing_ok=True)
+
+
+def superseded(leases: list[LeaseName]) -> list[LeaseName]:
+    """Return the leases of agents of jobs that SLURM has started again since then."""
+    starts = {lease.text: _start_of(lease) for lease in leases}
+    newest: dict[str, int] = {}
+    for job, restart in starts.values():
+        newest[job] = max(restart, newest.get(job, 0))
+    return [lease for lease in leases if (start := starts[lease.text])[1] < newest[start[0]]]
+
+
+def _start_of(lease: LeaseName) -> tuple[str, int]:
+    """Return the job that has started an agent, and its restart count; an empty job if they are unknown."""
+    member, _ = member_of(lease)
+    job, _, restart = (member.job if member else "").rpartition(".")
+    return (job, int(restart)) if job and restart.isdigit() else ("", 0)
 
 
 def read_fold(paths: RunPaths) -> Fold | None:

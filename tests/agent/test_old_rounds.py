@@ -40,6 +40,10 @@ def round_directories(paths: RunPaths) -> dict[str, set[int]]:
     return {name: {int(each.rpartition("-")[2]) for each in os.listdir(path)} for name, path in parents.items()}
 
 
+def leases(paths: RunPaths) -> set[str]:
+    return {name.partition("~")[0] for name in files.names(paths.leases)}
+
+
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
     """The directory of a run with 50 rounds and some agents."""
@@ -94,9 +98,27 @@ def test_the_files_of_agents_that_ended_long_ago_are_removed(paths: RunPaths) ->
     write_fold(paths, folded(40, ended("n1@0-a", 30), ended("n2@0-a", 31), ended("n7@0-a", 1)))
     remove_ended_agents(paths, 30)
     left = {"n1@1-b", "n2@0-a"}
-    assert {name.partition("~")[0] for name in files.names(paths.leases)} == left
+    assert leases(paths) == {"n1@1-b"}, "those of all agents that are part of the account"
     for directory in (paths.events, paths.training_totals):
         assert {name.removesuffix(".jsonl") for name in files.names(directory)} == left
+
+
+def test_the_leases_of_earlier_starts_of_a_job_are_removed_once(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*jobs: str) -> None:
+        for job in jobs:
+            node = f"m@{job.replace('.', '-')}"
+            OwnLease(paths.leases, node).renew(Member(node, NodeState.RUNNING, 1, 1, "h", 1, job=job))
+
+    monkeypatch.setattr(old_rounds, "_PAUSE", 0.0)
+    add("7.0", "7.1", "7.12", "12.1", "12_3.0", "odd", "odd.x")
+    first, others = OldRounds(paths, None), leases(paths)
+    first._sweep(PART)
+    assert others - leases(paths) == {"m@7-0", "m@7-1"}
+    add("7.13")
+    first._sweep(PART)
+    assert "m@7-12" in leases(paths), "SLURM ends the agents of a job before it starts the job again"
 
 
 def test_the_account_is_folded_by_a_command_from_time_to_time(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
