@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import re
 import threading
 import time
@@ -34,7 +35,7 @@ MAX_QUEUED = 1000
 """Events that are queued for the filesystem at most. Further events are dropped and counted."""
 
 MAX_BYTES = 2 << 20
-"""The size of a log from which on events of old rounds are removed."""
+"""The size of a log from which on events of old rounds are removed, at a random size up to a quarter larger."""
 
 
 class EventLog:
@@ -49,7 +50,7 @@ class EventLog:
         self._path = path
         self._node = node
         self._oldest = oldest
-        self._limit = MAX_BYTES
+        self._limit = _limit_after(0)
         """The size at which events of old rounds are removed next."""
 
         self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED)
@@ -143,7 +144,7 @@ class EventLog:
     def _remove_old_rounds(self, size: int, oldest: Callable[[], int]) -> None:
         with contextlib.suppress(StoreError):
             size = remove_before(self._path, oldest())
-        self._limit = max(MAX_BYTES, size + MAX_BYTES // 2)
+        self._limit = _limit_after(size)
 
     def _open(self) -> int:
         """Open the log. If this creates the log, its times measure the filesystem's clock."""
@@ -156,6 +157,14 @@ class EventLog:
                 return fd
             self.clock = measure_offset(self._path.parent)
         return os.open(self._path, flags, 0o600)
+
+
+def _limit_after(size: int) -> float:
+    """Return the size at which events are removed from a log that has ``size`` bytes now.
+
+    It is random, because the logs of thousands of agents grow in step, and each removal reads and writes megabytes.
+    """
+    return max(MAX_BYTES, size + MAX_BYTES / 2) * random.uniform(1.0, 1.25)
 
 
 def remove_before(path: Path, round: int) -> int:

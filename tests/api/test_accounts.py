@@ -87,17 +87,20 @@ def test_a_fold_that_cannot_be_read_or_written_is_done_without(long_run: Run, mo
     assert not paths.account.exists(), "a file of another user would be in the way of the owner"
 
 
-def shorten(run: Run) -> int:
-    """Remove the events of rounds that are part of the account, and return the first round that is left."""
+def shorten(run: Run, first: int = 0) -> int:
+    """Remove the events of rounds that are part of the account, or that come before ``first``.
+
+    Return the first round that is left.
+    """
     paths = run.reader.paths
     folded = read_fold(paths)
     assert folded is not None
     before = log_bytes(paths)
     remove_ended_agents(paths, folded.kept)
     for path in paths.events.iterdir():
-        remove_before(path, folded.kept)
-    assert log_bytes(paths) < before / 2
-    return folded.kept
+        remove_before(path, first or folded.kept)
+    assert log_bytes(paths) < before
+    return first or folded.kept
 
 
 def test_the_account_is_the_same_without_the_events_that_are_part_of_it(long_run: Run) -> None:
@@ -113,7 +116,7 @@ def test_the_account_is_the_same_without_the_events_that_are_part_of_it(long_run
 
 def test_a_damaged_account_is_not_replaced_once_the_events_are_removed(long_run: Run) -> None:
     account_of(long_run.reader)
-    kept = shorten(long_run)
+    kept = shorten(long_run, 15)
     paths = long_run.reader.paths
     content = paths.account.read_bytes()
     paths.account.write_text("{")

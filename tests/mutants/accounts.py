@@ -1,8 +1,20 @@
 """Possible faults of the accounts and explanations of a run. Each is one edit of the source."""
 
-from tests.protocol.under_test import ACCOUNT, EVIDENCE, EXPLANATION, JOURNAL, ROUND_FACTS, SEGMENTS, Patch
+from tests.protocol.under_test import (
+    ACCOUNT,
+    EVENT_LOG,
+    EVIDENCE,
+    EXPLANATION,
+    FOLDED,
+    JOURNAL,
+    OLD_ROUNDS,
+    ROUND_FACTS,
+    RUN_ACCOUNTS,
+    SEGMENTS,
+    Patch,
+)
 
-MUTANTS = {
+_OF_ACCOUNTS = {
     "the time after the last event of a dead agent is left out": Patch(
         SEGMENTS, "yield lived, life.end, Category.UNKNOWN, after", "yield lived, lived, Category.UNKNOWN, after"
     ),
@@ -57,7 +69,7 @@ MUTANTS = {
         "if event.exit_code:",
     ),
     "an agent is left out that has ended in a round whose events are kept": Patch(
-        ACCOUNT, "if life.end < began", "if life.end < until"
+        ACCOUNT, "if life.end >= began:", "if life.end >= until:"
     ),
     "the time that was folded counts twice": Patch(ACCOUNT, "max(segment.begin, begin))", "segment.begin)"),
     "the steps of folded rounds are forgotten": Patch(ROUND_FACTS, "fold.steps if fold else 0", "0"),
@@ -77,4 +89,70 @@ MUTANTS = {
     ),
 }
 
-BY_TESTS = dict.fromkeys(MUTANTS, "tests/accounting")
+_OF_OLD_ROUNDS = {
+    "a removal changes the numbers of later lines": (
+        Patch(EVENT_LOG, "number = int(following[1]) - 1", "pass"),
+        "tests/storage/test_events.py",
+    ),
+    "the description of an agent is removed": (
+        Patch(EVENT_LOG, "[line for line in removed if _STARTED in line] + ", ""),
+        "tests/storage/test_events.py",
+    ),
+    "the clock of an agent is removed": (
+        Patch(EVENT_LOG, " + [line for line in removed if _MEASURED in line][-1:]", ""),
+        "tests/storage/test_events.py",
+    ),
+    "a large log is read at each event": (
+        Patch(EVENT_LOG, "size + MAX_BYTES / 2) * random", "0) * random"),
+        "tests/storage/test_events.py",
+    ),
+    "events that no account has are removed": (
+        Patch(OLD_ROUNDS, "min(folded.kept, self._newest - self._keep + 1)", "self._newest - self._keep + 1"),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "the events of the last rounds are removed": (
+        Patch(OLD_ROUNDS, "min(folded.kept, self._newest - self._keep + 1)", "folded.kept"),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "an unreadable account counts as none": (
+        Patch(
+            OLD_ROUNDS,
+            "    with as_store_error(paths.account):\n",
+            "    data = None\n    with contextlib.suppress(OSError):\n",
+        ),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "the log of an agent is removed with its lease": (
+        Patch(OLD_ROUNDS, "        if round <= first:\n", "        if True:\n"),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "the leases of the newest start of a job are removed": (
+        Patch(OLD_ROUNDS, "[1] < newest[start[0]]", "[1] <= newest[start[0]]"),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "all leases are listed in each round": (
+        Patch(OLD_ROUNDS, "        self._swept = True\n", ""),
+        "tests/agent/test_old_rounds.py",
+    ),
+    "a damaged account is replaced by one of the last rounds": (
+        Patch(RUN_ACCOUNTS, "if journal.fold is None and first > 1:", "if False:"),
+        "tests/api/test_accounts.py",
+    ),
+    "the last agent of a job that has ended is forgotten": (
+        Patch(FOLDED, 'else ("", agent.job)\n', "else None\n            if place is None:\n                continue\n"),
+        "tests/accounting/test_folds.py",
+    ),
+    "all agents that have ever been are kept": (
+        Patch(FOLDED, "for agent in ended if agent.node in logs}", "for agent in ended}"),
+        "tests/accounting/test_folds.py",
+    ),
+    "the nodes of earlier starts of a job are forgotten": (
+        Patch(FOLDED, "replace(agent, job_nodes=most or None)", "agent"),
+        "tests/accounting/test_folds.py",
+    ),
+}
+
+MUTANTS = _OF_ACCOUNTS | {name: patch for name, (patch, _) in _OF_OLD_ROUNDS.items()}
+BY_TESTS = dict.fromkeys(_OF_ACCOUNTS, "tests/accounting") | {
+    name: tests for name, (_, tests) in _OF_OLD_ROUNDS.items()
+}

@@ -43,6 +43,8 @@ LOADING = "hpcelastic.training.loading"
 JOURNAL, ROUND_FACTS = "hpcelastic.accounting.journal", "hpcelastic.accounting.rounds"
 SEGMENTS, EVIDENCE = "hpcelastic.accounting.segments", "hpcelastic.accounting.evidence"
 EXPLANATION, ACCOUNT = "hpcelastic.accounting.explanation", "hpcelastic.accounting.account"
+FOLDED, EVENT_LOG = "hpcelastic.accounting.folded", "hpcelastic.storage.events"
+OLD_ROUNDS, RUN_ACCOUNTS = "hpcelastic.agent.old_rounds", "hpcelastic.api.accounts"
 CHANNEL, TRANSFER = "hpcelastic.network.channel", "hpcelastic.network.transfer"
 
 _AS_THEY_ARE = {
