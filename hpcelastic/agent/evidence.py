@@ -41,7 +41,7 @@ class Evidence:
                     restarts=state.restarts,
                     reason=state.reason,
                     cause=state.cause,
-                    lost=_lost(state),
+                    lost=state.just_lost or None,
                 )
             )
 
@@ -58,7 +58,7 @@ class Evidence:
                 round=state.round,
                 reason=state.reason,
                 cause=state.cause,
-                lost=_lost(state),
+                lost=state.just_lost or None,
                 evidence=commit.evidence or None,
                 silence=None if commit.silence is None else round(commit.silence, 3),
                 members=tuple(participant.name for participant in state.participants) if forms else None,
@@ -79,8 +79,3 @@ class Evidence:
         if (node, sign) not in self._suspected:
             self._suspected.add((node, sign))
             self._log(PeerSuspected(peer=node, sign=sign))
-
-
-def _lost(state: State) -> str | None:
-    """Return the node whose loss has ended the round that has just ended."""
-    return state.lost if state.lost and state.phase is Phase.JOINING else None

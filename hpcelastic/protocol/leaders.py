@@ -38,7 +38,7 @@ def first_look(member: Member) -> float:
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
     """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""
-    members = (p for p in state.participants if p.node not in view.dead and p.node != state.lost)
+    members = (p for p in state.participants if p.node not in view.dead and p.node != state.just_lost)
     return list(islice(members, COUNT)) or _ready(state, view)
 
 

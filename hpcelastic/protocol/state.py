@@ -300,6 +300,11 @@ class State:
         return self.spent.get(Cause.WORKER.value, 0) - self.refilled
 
     @property
+    def just_lost(self) -> str:
+        """The node whose loss has ended the round that has just ended; empty while a round runs: it may be a member."""
+        return self.lost if self.phase is Phase.JOINING else ""
+
+    @property
     def max_nodes(self) -> int:
         """Maximum number of nodes of a round."""
         return self.settings.nodes.whole(self.target or self.settings.nodes.max)

@@ -80,7 +80,7 @@ class ObservedLeases:
         self.looked_at = self._clock()
         state = self._known.state
         if state.round > self._round:
-            self.observer.admit(node for node in state.ranks if node != state.lost)
+            self.observer.admit(node for node in state.ranks if node != state.just_lost)
             self._round = state.round
         self.nodes = self.observer.observe(state.ranks)
         self._version, self.own = self._known.number, self._lease.published

@@ -301,7 +301,7 @@ class Rendezvous:
                 return True  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))
         if won:
-            lost = state.lost if state.phase is Phase.JOINING else ""
+            lost = state.just_lost
             evidence = self._leases.view().evidence_of_death(lost) if lost else ""
             self._committed(Commit(version + 1, state, evidence, self._leases.silence(lost) if lost else None))
             self._leaders_notified = True

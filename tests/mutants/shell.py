@@ -183,7 +183,8 @@ MUTANTS = {
     ),
     "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
     "a dead node is a leader": Patch(LEADERS, "p.node not in view.dead and p", "p"),
-    "the node whose loss has ended the round is a leader": Patch(LEADERS, " and p.node != state.lost", ""),
+    "the node whose loss has ended the round is a leader": Patch(LEADERS, " and p.node != state.just_lost", ""),
+    "a node that was lost before the round is no leader": Patch(LEADERS, "state.just_lost", "state.lost"),
     "all leaders read the leases as a round ends": Patch(
         RENDEZVOUS, "self._leader_rank() == 0 or", "self._leader_rank() is not None or"
     ),
@@ -239,6 +240,9 @@ MUTANTS = {
     "a node that two listings miss is dead": Patch(LIVENESS, " and not missing_by_chance", ""),
     "a lost node that is a member again is judged by its old lease": Patch(
         OBSERVED_LEASES, "        if state.round > self._round:\n", "        if False:\n"
+    ),
+    "a lost node that is in the next round is judged by its old lease": Patch(
+        OBSERVED_LEASES, "state.just_lost", "state.lost"
     ),
     "a node that is taken into a round is judged by its old lease": Patch(
         LIVENESS, "if age is not None and not age.alive:", "if False:"
@@ -542,6 +546,7 @@ BY_TESTS = {
     "a silent neighbour is not observed": "tests/rendezvous/test_notifications.py",
     "a dead node is a leader": "tests/protocol/test_leaders.py",
     "a notified node does not poll": "tests/protocol/test_polling.py",
+    "a node that was lost before the round is no leader": "tests/protocol/test_leaders.py",
     "the node whose loss has ended the round is a leader": "tests/protocol/test_leaders.py",
     "all leaders read the leases as a round ends": "tests/rendezvous/test_notifications.py",
     "another leader polls without reading the leases": "tests/protocol/test_polling.py",
@@ -557,6 +562,7 @@ BY_TESTS = {
     "a node that a listing misses ages as if it were listed": "tests/storage/test_leases.py",
     "a lease that is listed again stays missing": "tests/protocol/test_liveness.py",
     "a lost node that is a member again is judged by its old lease": "tests/rendezvous/test_rendezvous.py",
+    "a lost node that is in the next round is judged by its old lease": "tests/rendezvous/test_rendezvous.py",
     "a node that is a member again is alive in every look": "tests/rendezvous/test_rendezvous.py",
     "a node that is taken into a round is judged by its old lease": "tests/protocol/test_liveness.py",
     "a living node that is taken into a round ages anew": "tests/protocol/test_liveness.py",

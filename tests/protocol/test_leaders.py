@@ -28,6 +28,11 @@ def test_the_node_whose_loss_has_ended_the_round_is_no_leader() -> None:
     assert names(replace(state, phase=Phase.JOINING, lost=state.participants[0].node)) == ["b", "c", "a"]
 
 
+def test_a_node_that_was_lost_and_is_in_the_next_round_is_a_leader() -> None:
+    state = running("dbca")
+    assert names(replace(state, lost=state.participants[0].node)) == ["d", "b", "c"]
+
+
 def test_the_neighbours_of_a_lost_node_are_rivals() -> None:
     before = running("abcdefghi")
     ended = replace(before, phase=Phase.JOINING)

@@ -390,6 +390,21 @@ def test_a_lost_node_that_is_a_member_again_is_not_lost_because_a_listing_misses
     assert a.step().state.lost == ""
 
 
+def test_a_lost_node_that_is_in_the_next_round_is_not_lost_because_a_listing_misses_it(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 2, 3)
+    a, b, c = (world.node(name) for name in "abc")
+    turns(a, b, c)
+    wait(world, 2 * DEAD, a, c)
+    assert a.step().state.lost == b.member.node
+    b.set_state(NodeState.READY, 1)
+    c.turn(), wait(world, 2 * DEAD, b, c)
+    state = turns(b, c)
+    assert (state.phase, names(state), state.lost) == (Phase.RUNNING, ["b", "c"], b.member.node)
+    (lease,) = world.paths.leases.glob("b@*")
+    lease.rename(tmp_path / lease.name)
+    assert a.step().state.phase is Phase.RUNNING
+
+
 def test_any_node_may_be_lost(tmp_path: Path) -> None:
     for index in range(3):
         world = make_world(tmp_path / str(index), 2, 3)
