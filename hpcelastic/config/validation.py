@@ -22,6 +22,9 @@ from hpcelastic.protocol.settings import NodeRange
 SURROGATE = re.compile("[\ud800-\udfff]")
 NUMBER = re.compile(r"-?\d+(\.\d*)?")
 
+_UNKNOWN_KEY = "unexpected_keyword_argument"
+"""The type of pydantic's error for a key that a group does not have."""
+
 
 @cache
 def adapter() -> TypeAdapter[JobConfig]:
@@ -37,11 +40,28 @@ def validate(document: Document) -> JobConfig | None:
     except ValidationError as error:
         # One problem for each key: a union has an error for each of its types, and the reader has reported bad values.
         known = {problem.path for problem in document.problems}
-        for path, what in (_describe_error(details) for details in error.errors()):
+        for path, what in map(_describe_error, [*error.errors(), *_further_errors(value, error)]):
             if path not in known:
                 document.add_problem(path, what)
                 known.add(path)
         return None
+
+
+def _further_errors(value: Any, first: ValidationError) -> list[ErrorDetails]:
+    """Return the errors of ``value`` without its unknown keys: pydantic does not check a group that has one."""
+    unknown = [details["loc"] for details in first.errors() if details["type"] == _UNKNOWN_KEY]
+    for *groups, key in unknown:
+        group = value
+        for name in groups:
+            group = group.get(name) if isinstance(group, dict) else None
+        if isinstance(group, dict):
+            group.pop(key, None)
+    try:
+        if unknown:
+            adapter().validate_json(json.dumps(value))
+    except ValidationError as error:
+        return error.errors()
+    return []
 
 
 def _as_written(value: Any, kind: Any, path: KeyPath, document: Document) -> Any:
@@ -82,7 +102,7 @@ def _holds_items(kind: Any) -> bool:
 def _describe_error(error: ErrorDetails) -> tuple[KeyPath, str]:
     """Return the key of a pydantic error, and a message: what is wrong, and what to do."""
     path = error["loc"]
-    if error["type"] == "unexpected_keyword_argument":
+    if error["type"] == _UNKNOWN_KEY:
         return path, f"no such key; {suggestion(path)}"
     if error["type"] == "missing":
         return path, "is missing; write what to run, such as entrypoint: {script: train.py}"

@@ -436,6 +436,19 @@ def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     ]
 
 
+def test_a_group_with_an_unknown_key_is_checked() -> None:
+    Path("job.yaml").write_text(
+        RUNS + "slurm:\n  time: banana\n  foo: 1\nwrokers: {}\nlogs: {keep_round: 1, keep_rounds: 0}\n"
+    )
+    assert error_of("job.yaml").splitlines() == [
+        "job.yaml:3: slurm.time: is 'banana'; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED",
+        "job.yaml:4: slurm.foo: no such key; if sbatch has this option, write slurm.options.foo",
+        "job.yaml:5: wrokers: no such key; did you mean workers?",
+        "job.yaml:6: logs.keep_round: no such key; did you mean logs.keep_rounds?",
+        "job.yaml:6: logs.keep_rounds: is 0; give at least 1, or null for all",
+    ]
+
+
 def error_of(path: str, overrides: list[Override] | None = None) -> str:
     with pytest.raises(ConfigError) as error:
         load(path, overrides or [])
