@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from hpcelastic.accounting import Fold
 from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
@@ -25,6 +25,9 @@ from hpcelastic.storage.errnos import as_store_error
 from hpcelastic.storage.lease_names import LeaseName, member_of, parse
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.round_directories import remove_rounds
+
+if TYPE_CHECKING:
+    from hpcelastic.accounting import Fold
 
 _NODE_ROUNDS = 50_000
 """The number of rounds times nodes after which the account is folded. Their events take about 50 MB."""
@@ -130,14 +133,18 @@ def _start_of(lease: LeaseName) -> tuple[str, int]:
     return (job, int(restart)) if job and restart.isdigit() else ("", 0)
 
 
-def read_fold(paths: RunPaths) -> Fold | None:
+def read_fold(paths: RunPaths) -> "Fold | None":
     """Return the account of the first rounds that a command has left; None if there is none for this version.
 
     Raises StoreError if it cannot be read: the events of these rounds may be removed.
     """
     with as_store_error(paths.account):
         data = files.read(paths.account)
+    if data is None:
+        return None
+    from hpcelastic.accounting import Fold  # here, because few agents need it, and all start
+
     try:
-        return None if data is None else decode(Fold, json.loads(data))
+        return decode(Fold, json.loads(data))
     except ValueError:
         return None
