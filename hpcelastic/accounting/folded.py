@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from hpcelastic.accounting.categories import Category
-from hpcelastic.protocol.state import Cause
+from hpcelastic.protocol.state import Cause, job_start
 
 S = TypeVar("S", "Sums", "FaultSums")
 
@@ -120,7 +120,7 @@ class EndedAgent:
     @property
     def job(self) -> str:
         """The id of its job, without the restart count; empty outside of SLURM."""
-        return self.started_by.rpartition(".")[0]
+        return job_start(self.started_by)[0]
 
 
 def needed(ended: Iterable[EndedAgent], logs: Collection[str], present: Collection[str]) -> tuple[EndedAgent, ...]:

@@ -21,7 +21,7 @@ from hpcelastic.protocol.events import (
     WorkersStarted,
     WorkersStopped,
 )
-from hpcelastic.protocol.state import Phase
+from hpcelastic.protocol.state import Phase, job_start
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Life:
     @property
     def job(self) -> str:
         """The id of its job, without the restart count; empty outside of SLURM."""
-        return self.started_by.rpartition(".")[0]
+        return job_start(self.started_by)[0]
 
 
 @dataclass(frozen=True)

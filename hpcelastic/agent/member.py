@@ -15,7 +15,7 @@ from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import ConfigError, NameTaken
 from hpcelastic.protocol.settings import NodeRange
-from hpcelastic.protocol.state import Member, NodeState
+from hpcelastic.protocol.state import Member, NodeState, job_start
 from hpcelastic.storage.paths import safe_name
 
 
@@ -185,8 +185,8 @@ def process_status(process: str) -> tuple[bool, bool]:
 
 def _requeued(earlier: Member, identity: NodeIdentity) -> bool:
     """Return whether SLURM has requeued this job since. Before it starts the job again, it ends the old step."""
-    job, _, restart = earlier.job.rpartition(".")
-    return bool(job) and job == identity.job and int(restart) < identity.restart
+    job, restart = job_start(earlier.job)
+    return bool(job) and job == identity.job and restart < identity.restart
 
 
 def worker_count(settings: WorkerSettings, environ: Mapping[str, str]) -> int:

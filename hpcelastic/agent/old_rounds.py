@@ -1,4 +1,4 @@
-"""What a run no longer needs of its old rounds: stores, logs of workers, events, and files of agents that have ended.
+"""The removal of what a run no longer needs: what belongs to old rounds, and files of agents that have ended.
 
 The account of old rounds is left in the run's directory by each command that computes one. In a long run, the agent of
 group rank 0 starts such a command now and then, with the lowest priority. Then it removes the files of agents that have
@@ -20,6 +20,7 @@ from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.codec import decode
+from hpcelastic.protocol.state import job_start
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import as_store_error
 from hpcelastic.storage.lease_names import LeaseName, member_of, parse
@@ -60,8 +61,10 @@ class OldRounds:
 
     def first_needed(self) -> int:
         """Return the first round whose events stay in the event logs. Raises StoreError."""
-        folded = None if self._keep is None else read_fold(self._paths)
-        return 0 if folded is None or self._keep is None else min(folded.kept, self._newest - self._keep + 1)
+        if self._keep is None:
+            return 0
+        folded = read_fold(self._paths)
+        return min(folded.kept, self._newest - self._keep + 1) if folded else 0
 
     def _sweep(self, part: Assignment) -> None:
         remove_rounds(self._paths.stores, part.round - 2)
@@ -129,8 +132,7 @@ def superseded(leases: list[LeaseName]) -> list[LeaseName]:
 def _start_of(lease: LeaseName) -> tuple[str, int]:
     """Return the job that has started an agent, and its restart count; an empty job if they are unknown."""
     member, _ = member_of(lease)
-    job, _, restart = (member.job if member else "").rpartition(".")
-    return (job, int(restart)) if job and restart.isdigit() else ("", 0)
+    return job_start(member.job if member else "")
 
 
 def read_fold(paths: RunPaths) -> "Fold | None":

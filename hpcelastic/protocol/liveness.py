@@ -36,7 +36,7 @@ name for so long."""
 
 @dataclass
 class LeaseAge(Generic[V]):
-    """What the listings tell about one lease.
+    """The state of one lease, as the listings show it.
 
     Each listing updates the object, because a new object for each of ten thousand leases takes too long.
     """

@@ -380,3 +380,9 @@ class View:
 def name_of(node: str) -> str:
     """Return the name in a node id."""
     return node.rpartition("@")[0]
+
+
+def job_start(started_by: str) -> tuple[str, int]:
+    """Return the job and its restart count in ``JOB.RESTART``; an empty job if they are unknown."""
+    job, _, restart = started_by.rpartition(".")
+    return (job, int(restart)) if job and restart.isdecimal() else ("", 0)

@@ -17,7 +17,7 @@ from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.decide import retire
-from hpcelastic.protocol.state import Cause, Phase, State
+from hpcelastic.protocol.state import Cause, Phase, State, job_start
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.jobs import submitted
@@ -152,7 +152,7 @@ class QueueWatcher:
         """Return the run's jobs: those that were submitted for it, and those of its ``agents``."""
         run_jobs = {
             *(job["job"] for job in submitted(self._watched.paths)),
-            *(job.rpartition(".")[0] for job in agents),
+            *(job_start(job)[0] for job in agents),
         }
         return [job for job in scheduler.queue() if job.id in run_jobs or job.array in run_jobs]
 
