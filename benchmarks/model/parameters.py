@@ -39,7 +39,7 @@ class Fabric:
     receiving: float = 12e-6
     """Processor time of the receiver for each message."""
 
-    refusal: float = 0.16
+    refusal: float = 0.105
     """From the end of a node's last process until its neighbours have reported that its kernel refuses connections; see
     `hpcelastic.protocol.failure_detector`."""
 

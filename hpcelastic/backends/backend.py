@@ -9,7 +9,7 @@ closes it at the end.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,8 +67,11 @@ class AnyObserver(Protocol):
     def limit(self) -> float:
         """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
 
-    def lease_version(self, node: str) -> str | None:
-        """Return a text that changes whenever the node's lease changes; None if the lease was never seen."""
+    def lease_versions(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Look at the leases of some nodes, and return for each that is shown a text that changes with the lease.
+
+        That takes much less time than `observe`, which takes no account of it.
+        """
 
 
 class Backend(Protocol):

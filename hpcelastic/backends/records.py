@@ -7,7 +7,7 @@ measures the age of a lease, as over files, so the same proof holds.
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -15,10 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge, Liveness
+from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
+from hpcelastic.storage.observer import LivenessObserver
 from hpcelastic.storage.register import Version
 
 _STATE_KEY, _NODES_PREFIX = "state", "nodes/"
@@ -205,12 +206,12 @@ class RecordLease:
         self._records.set(self._key, json.dumps(document))
 
 
-class RecordObserver:
+class RecordObserver(LivenessObserver[str]):
     """A `LeaseObserver` of records, by the monotonic ``clock`` of this process (seconds)."""
 
     def __init__(self, records: Records, expiry: Expiry, clock: Callable[[], float]) -> None:
-        self._records, self._clock = records, clock
-        self._liveness = Liveness[str](expiry, _duration, lambda new, old: new != old)
+        super().__init__(expiry, clock, _duration, lambda new, old: new != old)
+        self._records = records
         self._seen: dict[str, Seen] = {}
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
@@ -222,26 +223,10 @@ class RecordObserver:
             self._seen.pop(node, None)
         return {node: self._read(node, age) for node, age in ages.items()}
 
-    def admit(self, nodes: Iterable[str]) -> None:
-        """Record that ``nodes`` are members of a round that has begun since the last listing."""
-        self._liveness.admit(nodes, self._clock())
-
-    def expires(self, node: str) -> float:
-        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
-        return self._liveness.expires(node)
-
-    def silence(self, node: str) -> float | None:
-        """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
-        renewed = self._liveness.renewed_at(node)
-        return None if renewed is None else self._clock() - renewed
-
-    def limit(self) -> float:
-        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
-        return self._liveness.limit()
-
-    def lease_version(self, node: str) -> str | None:
-        """Return the text of the node's lease, which changes at each renewal; None if it was never seen."""
-        return self._liveness.version(node)
+    def lease_versions(self, nodes: Collection[str]) -> dict[str, str]:
+        """Return the texts of the leases of some nodes as they are now. They change at each renewal."""
+        found = ((node, self._records.get(f"{_NODES_PREFIX}{node}")) for node in nodes)
+        return {node: record.text for node, record in found if record is not None}
 
     def _read(self, node: str, age: LeaseAge[str]) -> Seen:
         seen = self._seen.get(node, NOT_SEEN)

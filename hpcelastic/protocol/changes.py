@@ -14,7 +14,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-from hpcelastic.protocol.codec import DecodeError, Rows, decode, encode, updated
+from hpcelastic.protocol.codec import DecodeError, Rows, column, decode, encode, updated
 from hpcelastic.protocol.state import Participant, State
 
 MAX_LENGTH = 900
@@ -56,22 +56,20 @@ def unpack(packed: bytes) -> Any:
 
 def _parts(before: State, after: State) -> Iterator[list[Any]]:
     """Return the members of a state as parts; see above."""
-    ranks = [_rank_before(before, member) for member in after.participants]
-    runs = groupby(enumerate(ranks), key=lambda it: None if it[1] is None else it[1] - it[0])
+    rows, next_rows = encode(before.participants), encode(after.participants)
+    ranks = map(before.ranks.get, column(after.participants, "node"))
+    stays = [
+        rank if rank is not None and rows[rank] == row else None for rank, row in zip(ranks, next_rows, strict=True)
+    ]
+    runs = groupby(enumerate(stays), key=lambda it: None if it[1] is None else it[1] - it[0])
     end = 0
     for offset, run in runs:
         places = [place for place, _ in run]
         if offset is None:
-            yield from (encode(after.participants[place]) for place in places)
+            yield from (next_rows[place] for place in places)
         else:
             yield [places[0] + offset - end, len(places)]
             end = places[-1] + 1 + offset
-
-
-def _rank_before(before: State, member: Participant) -> int | None:
-    """Return the rank of a member in the state before; None if it had none, or has changed since."""
-    rank = before.ranks.get(member.node)
-    return rank if rank is not None and before.participants[rank] == member else None
 
 
 def _members(before: Sequence[Participant], parts: Any) -> Sequence[Participant]:

@@ -9,7 +9,7 @@ decoded when they are used.
 import dataclasses
 import enum
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
@@ -55,6 +55,12 @@ class Rows(Sequence[T]):
         self._values: dict[int, T] = {}
         self._columns: dict[str, list[Any]] = {}
 
+    @classmethod
+    def of(cls, kind: type[T], values: Iterable[list[Any]]) -> "Rows[T]":
+        """Return the values whose fields, all of them in their JSON form, are in these lists."""
+        defaults = [*_defaults(kind).values()]  # type: ignore[arg-type]  # a class is hashable
+        return cls(kind, [_shortened(items, defaults) for items in values])
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -75,8 +81,10 @@ class Rows(Sequence[T]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rows | tuple) or len(self) != len(other):
             return False
-        same = isinstance(other, Rows) and self.kind is other.kind and self.rows == other.rows
-        return same or tuple(self) == tuple(other)
+        if not isinstance(other, Rows) or self.kind is not other.kind:
+            return tuple(self) == tuple(other)
+        pairs = enumerate(zip(self.rows, other.rows, strict=True))
+        return all(mine == its or self[index] == other[index] for index, (mine, its) in pairs)
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -138,8 +146,12 @@ def encode(value: Any) -> Any:
 
 def _encoded_row(value: Any) -> list[Any]:
     defaults = _defaults(type(value))  # type: ignore[arg-type]  # a class is hashable
-    items = [encode(getattr(value, name)) for name in defaults]
-    for default in reversed(defaults.values()):
+    return _shortened([encode(getattr(value, name)) for name in defaults], [*defaults.values()])
+
+
+def _shortened(items: list[Any], defaults: list[Any]) -> list[Any]:
+    """Remove the last ``items`` that equal their ``defaults``, and return the others."""
+    for default in reversed(defaults):
         if items[-1] != default:
             break
         items.pop()

@@ -42,7 +42,7 @@ from hpcelastic.protocol.state import (
     State,
     View,
     name_of,
-    participant,
+    participants_of,
 )
 from hpcelastic.protocol.transitions import Mover, checked
 
@@ -397,7 +397,7 @@ def _form(state: State, ready: list[Member], with_starting: bool) -> State:
         state,
         phase=Phase.RUNNING,
         round=state.round + 1,
-        participants=tuple(participant(m, with_starting=with_starting) for m in chosen),
+        participants=participants_of(chosen, with_starting=with_starting),
         standbys=tuple(m.node for m in standbys),
         reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
         + (f", without {_names(gone)}" if gone else ""),

@@ -32,7 +32,7 @@ SLOW_REDIAL_DELAY = 2.0
 """Seconds between two dials to a neighbour that has not been reached for longer than `_LINK_INTERVALS`."""
 
 _MIN_REFUSALS = 3
-_MIN_REFUSED_SECONDS = 0.15
+_MIN_REFUSED_SECONDS = 0.09
 
 
 def heartbeat_interval(lease: float) -> float:

@@ -135,11 +135,6 @@ class Liveness(Generic[V]):
         durations = [age.duration for age in self._ages.values() if age.alive and age.duration is not None]
         return self._expiry.of(max(durations, default=None))
 
-    def version(self, node: str) -> V | None:
-        """Return the newest version of the node's lease that was seen; None if there is none."""
-        age = self._ages.get(node)
-        return age.version if age else None
-
     def _forget(self, gone: Iterable[str], before: float) -> None:
         """Forget the nodes among ``gone``, which have no lease, that have been dead for long."""
         ages = self._ages

@@ -70,7 +70,7 @@ class ObservedLeases:
         If this node is not ``watchful``, that is as seldom as they are renewed: a node that has news advances the run
         itself. Only a node that has died cannot.
         """
-        news = self._known.number != self._version or not self._is_same_but_dead(self._lease.published)
+        news = self._known.number != self._version or self._lease.published != self.own
         if news or watchful or not self._current or self._clock() - self.looked_at >= interval:
             self.look()
         self.own = self._lease.published
@@ -100,8 +100,3 @@ class ObservedLeases:
     def silence(self, node: str) -> float | None:
         """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
         return self.observer.silence(node)
-
-    def _is_same_but_dead(self, own: Member | None) -> bool:
-        """Return whether at most ``dead`` has changed in the own lease: `Suspicions` has read the leases then."""
-        before = self.own
-        return own == before or bool(own and before and own == replace(before, dead=own.dead))

@@ -16,6 +16,7 @@ from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
+from hpcelastic.protocol.publications import ends_the_round, grows, reports_loss
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.known import KnownState
@@ -241,19 +242,8 @@ class Rendezvous:
 
     def _ends_the_round(self, state: State) -> bool:
         """Return whether our newest publication ends the round that runs, and has not been acted on yet."""
-        now, before = self._lease.published, self._leases.own
-        if state.phase is not Phase.RUNNING or now is None or now == before or self._until_turn(state) > 0:
-            return False
-        left = now.node_state is NodeState.READY and now.round >= state.round
-        left = left or now.leaving != (before.leaving if before else None)
-        failed = now.node_state in (NodeState.FAILED, NodeState.LEFT)
-        lost = any(node in state.ranks for node in now.dead if not before or node not in before.dead)
-        return left or failed or lost or self._grows(state, now)
-
-    def _grows(self, state: State, member: Member) -> bool:
-        """Return whether we have more workers than places in the round."""
-        rank = state.ranks.get(self._node) if member.node_state is NodeState.RUNNING else None
-        return rank is not None and state.participants[rank].local_world_size < member.local_world_size
+        now = self._lease.published
+        return now is not None and ends_the_round(state, now, self._leases.own) and self._until_turn(state) <= 0
 
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
@@ -325,7 +315,7 @@ class Rendezvous:
         self._schedule.lease = self._lease.duration.seconds
         if member != before:
             self._published_at = self._clock()
-            self._published(member)
+            self._published(member, before)
 
     def _with_dead(self, member: Member) -> Member:
         """Return ``member`` with the nodes that we know to be gone."""
@@ -340,11 +330,14 @@ class Rendezvous:
             return 0.0
         return self._lease.until_renewal(early)
 
-    def _published(self, member: Member) -> None:
+    def _published(self, member: Member, before: Member | None) -> None:
         """Our lease has new content: poll at once if we must act on it; otherwise notify the leaders."""
         state = self._known.state
+        if state.phase is Phase.RUNNING and reports_loss(state, member, before):
+            self._leaders_notified = False
+            self._notify_leaders()  # they know most leases, and this node may have to read all of them first
         acts = member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or bool(member.leaving)
-        acts = acts or self._grows(state, member)
+        acts = acts or grows(state, member)
         joining = state.phase is Phase.JOINING
         if self._known.number < 0:  # our first publication, in a run of which we know nothing yet
             self._leaders_notified = False

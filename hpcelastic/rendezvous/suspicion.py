@@ -77,8 +77,8 @@ class Suspicions:
         place = turn(self._known.state, self._node, node)
         suspect = _Suspect(place, self._clock() + place * _TURN)
         if place < _EARLY:
-            self._leases.look()
-            suspect = self._seen(node, suspect)
+            version = self._leases.observer.lease_versions([node]).get(node)
+            suspect = replace(suspect, since=self._clock(), version=version)
         self._suspects[node] = suspect
 
     def refused(self, node: str) -> None:
@@ -99,26 +99,27 @@ class Suspicions:
         """Look at the suspects of which it is time. Return whether that proves now that one of them is gone."""
         now, before = self._clock(), self.gone
         due = {node: suspect for node, suspect in self._suspects.items() if suspect.next_look <= now}
-        if due:
-            self._leases.look()
+        versions = self._leases.observer.lease_versions(due) if due else {}
         for node, suspect in due.items():
-            seen = self._seen(node, suspect)
+            version = versions.get(node)
             if suspect.since == float("inf"):
-                self._suspects[node] = seen
-                continue
-            if seen.version != suspect.version or node not in self._known.state.ranks:
+                self._suspects[node] = replace(suspect, since=self._clock(), version=version)
+            elif version is None or version != suspect.version or node not in self._known.state.ranks:
                 del self._suspects[node]
-                continue
-            self._suspects[node] = replace(suspect, refused=False)
-            if self._known.state.phase is Phase.JOINING and node in self._leases.view().dead:
-                self._defer(node)  # another node has reported it, and the leaders poll
             else:
-                self.gone |= {node}
+                self._suspects[node] = replace(suspect, refused=False)
+                if self._is_reported(node):
+                    self._defer(node)
+                else:
+                    self.gone |= {node}
         return self.gone != before
 
-    def _seen(self, node: str, suspect: _Suspect) -> _Suspect:
-        """Return the suspect after a first look at its lease."""
-        return replace(suspect, since=self._clock(), version=self._leases.observer.lease_version(node))
+    def _is_reported(self, node: str) -> bool:
+        """Return whether another node has reported this one while a round forms, so that the leaders poll."""
+        if self._known.state.phase is not Phase.JOINING:
+            return False
+        self._leases.look()
+        return node in self._leases.view().dead
 
     def suspects(self, node: str) -> bool:
         """Return whether the link to the node has broken and its lease has not been renewed since."""

@@ -6,14 +6,14 @@ other changes, and what the name holds counts more than the content. One listing
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge, Liveness
+from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
@@ -28,6 +28,7 @@ from hpcelastic.storage.lease_names import (
     same_but_state,
     summary,
 )
+from hpcelastic.storage.observer import LivenessObserver
 
 _DURABLE_STATES = (NodeState.FAILED, NodeState.SUCCEEDED, NodeState.LEFT)
 """The states that must survive a server that loses its memory. A living node publishes any other state again at its
@@ -164,13 +165,12 @@ class _Content:
     seen: Seen = NOT_SEEN
 
 
-class LeaseObserver:
+class LeaseObserver(LivenessObserver[LeaseName]):
     """An observer of the leases of all nodes of a run, by the monotonic ``clock`` of this process (seconds)."""
 
     def __init__(self, directory: Path, expiry: Expiry, clock: Callable[[], float]) -> None:
+        super().__init__(expiry, clock, lambda name: name.duration, LeaseName.follows)
         self._directory = directory
-        self._clock = clock
-        self._liveness = Liveness(expiry, lambda name: name.duration, LeaseName.follows)
         self._contents: dict[str, _Content] = {}
         self._names: dict[str, LeaseName | None] = {}
         """The names of the last listing, by their text."""
@@ -185,27 +185,10 @@ class LeaseObserver:
             self._contents.pop(node, None)
         return {node: self._read(node, age) for node, age in ages.items()}
 
-    def admit(self, nodes: Iterable[str]) -> None:
-        """Record that ``nodes`` are members of a round that has begun since the last listing."""
-        self._liveness.admit(nodes, self._clock())
-
-    def expires(self, node: str) -> float:
-        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
-        return self._liveness.expires(node)
-
-    def silence(self, node: str) -> float | None:
-        """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""
-        renewed = self._liveness.renewed_at(node)
-        return None if renewed is None else self._clock() - renewed
-
-    def limit(self) -> float:
-        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
-        return self._liveness.limit()
-
-    def lease_version(self, node: str) -> str | None:
-        """Return the file name of the node's lease, which changes at each renewal; None if it was never listed."""
-        name = self._liveness.version(node)
-        return name.text if name else None
+    def lease_versions(self, nodes: Collection[str]) -> dict[str, str]:
+        """Return the file names of the leases of some nodes as they are now. They change at each renewal."""
+        found = newest(text for text in files.names(self._directory) if text.partition("~")[0] in nodes)
+        return {node: name.text for node, name in found.items()}
 
     def _read(self, node: str, age: LeaseAge[LeaseName]) -> Seen:
         content = self._contents.get(node)

@@ -16,7 +16,7 @@ from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 from hpcelastic.health.incidents import read_incidents
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
-from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase, State, participant
+from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase, State, participants_of
 from hpcelastic.storage.paths import RunPaths
 
 TIMEOUT = 30.0
@@ -77,7 +77,7 @@ class Node:
         )
         health = HealthSettings(exclude=enabled)
         self.recorder = IncidentRecorder(self.paths, None, members[0], health)  # type: ignore[arg-type]
-        round = State("r", settings, Phase.RUNNING, 1, tuple(map(participant, members)))
+        round = State("r", settings, Phase.RUNNING, 1, participants_of(members))
         self.recorder.observe(round)
         self.node = FaultyNode(session, self.recorder, lambda line: None)
 

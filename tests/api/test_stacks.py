@@ -13,7 +13,7 @@ from hpcelastic.api.stacks import stacks
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.decide import Decision
-from hpcelastic.protocol.state import Member, NodeState, Phase, participant
+from hpcelastic.protocol.state import Member, NodeState, Phase, participants_of
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
@@ -26,7 +26,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     made = prepare(resolve(job(), []))
-    members = tuple(participant(Member(f"n{i}@0", NodeState.RUNNING, 1, 1, "10.0.0.1", i)) for i in (1, 2))
+    members = participants_of(Member(f"n{i}@0", NodeState.RUNNING, 1, 1, "10.0.0.1", i) for i in (1, 2))
     steer_run(
         FileBackend(made),
         "test",

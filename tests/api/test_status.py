@@ -12,7 +12,7 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli.status import lines
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, NodeState, Phase, participant
+from hpcelastic.protocol.state import Member, NodeState, Phase, participants_of
 from hpcelastic.rendezvous.run import open_run, read_state, steer_run
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
@@ -37,7 +37,7 @@ def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Memb
         files.make_directory(directory)
     backend = FileBackend(paths)
     open_run(backend, "r", Settings(), NEW.node)
-    running = replace(read_state(backend), phase=Phase.RUNNING, round=1, participants=(participant(NEW),))
+    running = replace(read_state(backend), phase=Phase.RUNNING, round=1, participants=participants_of([NEW]))
     steer_run(backend, NEW.node, lambda state: Decision(running, "for the test"))
     for member in (before, OTHER, NEW):
         backend.lease(member.node).renew(member)
@@ -53,7 +53,7 @@ def running_on(paths: RunPaths, count: int) -> None:
     backend, members = FileBackend(paths), [replace(OLD, node=f"n{i:03}@0-aa", job_nodes=count) for i in range(count)]
     members[0] = replace(members[0], local_world_size=2)
     open_run(backend, "r", Settings(), members[0].node)
-    round_1 = tuple(participant(member) for member in members)
+    round_1 = participants_of(members)
     running = replace(read_state(backend), phase=Phase.RUNNING, round=1, participants=round_1)
     steer_run(backend, "n", lambda state: Decision(running, "for the test"))
     for member in members:

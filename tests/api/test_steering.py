@@ -18,7 +18,7 @@ from hpcelastic.cli import main
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.events import WorkersPoll
-from hpcelastic.protocol.state import Member, NodeState, Phase, State, participant
+from hpcelastic.protocol.state import Member, NodeState, Phase, State, participants_of
 from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.slurm.queue import Capacity
 from hpcelastic.storage.events import EventLog
@@ -45,7 +45,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPa
         paths = prepare(resolve(job(**given, **settings), []))
         for member in MEMBERS:
             OwnLease(paths.leases, member.node).renew(member)
-        members = tuple(map(participant, MEMBERS))
+        members = participants_of(MEMBERS)
         commit(paths, lambda state: replace(state, phase=Phase.RUNNING, round=1, participants=members))
         return paths
 

@@ -20,6 +20,7 @@ from tests.protocol.under_test import (
     OBSERVED_LEASES,
     POLLING,
     PROBES,
+    PUBLICATIONS,
     PUBLISH,
     RECOVERY,
     REGISTER,
@@ -105,7 +106,7 @@ MUTANTS = {
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
-        SUSPICION, "if seen.version != suspect.version or node", "if node"
+        SUSPICION, "version is None or version != suspect.version or node", "version is None or node"
     ),
     "a refused connection is believed before the lease could be renewed": Patch(
         SUSPICION, "max(self.turn, self.since + _STANDSTILL)", "self.turn"
@@ -121,14 +122,23 @@ MUTANTS = {
         'return self.turn if self.since == float("inf") else max(self.turn, self.since + _STANDSTILL)',
         'return 0.0 if self.since == float("inf") else self.since + _STANDSTILL',
     ),
+    "a lease that is not shown proves a death": Patch(SUSPICION, "version is None or version", "version"),
+    "the leaders learn of a loss after the leases are read": Patch(
+        RENDEZVOUS, "            self._notify_leaders()  # they know", "            pass  # they know"
+    ),
+    "the leaders are notified of each report of a loss": Patch(
+        PUBLICATIONS, " if not before or node not in before.dead)", ")"
+    ),
     "a node reports what another one has reported": Patch(
-        SUSPICION, "Phase.JOINING and node in self._leases.view().dead:", "Phase.JOINING and False:"
+        SUSPICION, "return node in self._leases.view().dead", "return False"
     ),
     "a node looks again at once at what another one has reported": Patch(
-        SUSPICION, "                self._defer(node)  # another", "                pass  # another"
+        SUSPICION,
+        "is_reported(node):\n                    self._defer(node)",
+        "is_reported(node):\n                    pass",
     ),
     "a report of an old round ends the newest one": Patch(
-        RENDEZVOUS, "any(node in state.ranks for node in now.dead if", "any(True for node in now.dead if"
+        PUBLICATIONS, "any(node in state.ranks for node in now.dead if", "any(True for node in now.dead if"
     ),
     "all neighbours of a lost node look although one has reported it": Patch(
         SUSPICION, "turn=max(suspect.turn, later)", "turn=suspect.turn"
@@ -518,6 +528,9 @@ BY_TESTS = {
     "the first neighbour of another lost node looks late": "tests/rendezvous/test_notifications.py",
     "a node looks again at a neighbour that it has reported": "tests/rendezvous/test_notifications.py",
     "a refusing neighbour is looked at again only after other news": "tests/rendezvous/test_notifications.py",
+    "a lease that is not shown proves a death": "tests/rendezvous/test_notifications.py",
+    "the leaders learn of a loss after the leases are read": "tests/rendezvous/test_notifications.py",
+    "the leaders are notified of each report of a loss": "tests/protocol/test_publications.py",
     "a node that is no member of the round is suspected": "tests/rendezvous/test_notifications.py",
     "a node reports what another one has reported": "tests/rendezvous/test_notifications.py",
     "a node looks again at once at what another one has reported": "tests/rendezvous/test_notifications.py",

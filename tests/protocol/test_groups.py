@@ -1,12 +1,14 @@
 """Groups of nodes that stay under one switch. A node is written ``NAME/SWITCH:WORKERS``, as in test_ranking."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from hpcelastic.protocol.groups import ranked_groups
 from hpcelastic.protocol.settings import NodeRange
-from hpcelastic.protocol.state import Member, Participant, participant
+from hpcelastic.protocol.state import Member, Participant, participants_of
 from tests.protocol.test_ranking import node, nodes, round_of
 
 PAIRS = "a/s1 b/s1 c/s2 d/s2 e/s1 f/s1"
@@ -69,19 +71,19 @@ NAMES = "abcdefgh"
 
 
 @some.composite
-def rounds(draw: some.DrawFn) -> tuple[list[Participant], list[Member], int, int]:
+def rounds(draw: some.DrawFn) -> tuple[Sequence[Participant], list[Member], int, int]:
     """A last round with whole groups, the nodes that are ready after it, the greatest size, and the size of a group."""
     size = draw(some.integers(1, 3))
     switches = some.sampled_from(["s1", "s2", "t.s1", ""])
     room = [node(f"{name}/{draw(switches)}:{draw(some.integers(1, 2))}", order=i) for i, name in enumerate(NAMES)]
     chosen = some.lists(some.sampled_from(room), unique_by=lambda m: m.node)
     before, _ = ranked_groups((), draw(chosen), len(NAMES), size)
-    return [participant(m) for m in before], draw(chosen), size * draw(some.integers(1, len(NAMES))), size
+    return participants_of(before), draw(chosen), size * draw(some.integers(1, len(NAMES))), size
 
 
 @given(rounds())
 def test_every_node_is_a_member_or_standby_and_the_round_is_as_large_as_possible(
-    given_: tuple[list[Participant], list[Member], int, int],
+    given_: tuple[Sequence[Participant], list[Member], int, int],
 ) -> None:
     before, ready, max_nodes, size = given_
     inside, others = ranked_groups(before, ready, max_nodes, size)
@@ -91,7 +93,7 @@ def test_every_node_is_a_member_or_standby_and_the_round_is_as_large_as_possible
 
 
 @given(rounds())
-def test_each_group_is_at_one_place(given_: tuple[list[Participant], list[Member], int, int]) -> None:
+def test_each_group_is_at_one_place(given_: tuple[Sequence[Participant], list[Member], int, int]) -> None:
     before, ready, max_nodes, size = given_
     inside, _ = ranked_groups(before, ready, max_nodes, size)
     groups = [inside[start : start + size] for start in range(0, len(inside), size)]
@@ -99,7 +101,7 @@ def test_each_group_is_at_one_place(given_: tuple[list[Participant], list[Member
 
 
 @given(rounds())
-def test_a_group_that_lost_no_node_stays_as_it_is(given_: tuple[list[Participant], list[Member], int, int]) -> None:
+def test_a_group_that_lost_no_node_stays_as_it_is(given_: tuple[Sequence[Participant], list[Member], int, int]) -> None:
     before, ready, max_nodes, size = given_
     inside, _ = ranked_groups(before, ready, max_nodes, size)
     here, members = {m.name for m in ready}, [m.name for m in inside]
@@ -110,14 +112,14 @@ def test_a_group_that_lost_no_node_stays_as_it_is(given_: tuple[list[Participant
 
 
 @given(rounds())
-def test_the_order_of_the_view_has_no_effect(given_: tuple[list[Participant], list[Member], int, int]) -> None:
+def test_the_order_of_the_view_has_no_effect(given_: tuple[Sequence[Participant], list[Member], int, int]) -> None:
     before, ready, max_nodes, size = given_
     assert ranked_groups(before, ready, max_nodes, size) == ranked_groups(before, reversed(ready), max_nodes, size)
 
 
 @given(rounds())
 def test_a_member_is_not_left_out_for_a_newcomer_at_its_place(
-    given_: tuple[list[Participant], list[Member], int, int],
+    given_: tuple[Sequence[Participant], list[Member], int, int],
 ) -> None:
     before, ready, max_nodes, size = given_
     inside, others = ranked_groups(before, ready, max_nodes, size)

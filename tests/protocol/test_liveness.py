@@ -128,17 +128,17 @@ def test_a_dead_node_whose_lease_was_removed_is_forgotten_after_an_hour() -> Non
         return one.forgotten
 
     assert look(11.0, a=1, member=1) == look(12.0) == look(3599.0) == []
-    assert one.version("a") == 1
+    assert one.renewed_at("a") == 0.0
     assert look(3601.0) == ["a"] and look(3602.0) == []
-    assert one.version("a") is None
-    assert one.version("member") == one.version("listed") == 1 and one.version("alive") == 3602
+    assert one.renewed_at("a") is None
+    assert one.renewed_at("member") == one.renewed_at("listed") == 0.0 and one.renewed_at("alive") == 3602.0
 
 
 def test_a_node_that_is_not_dead_is_not_forgotten() -> None:
     one = liveness()
     one.observe({"a": 1}, [], 0.0, 0.0)
     one.observe({}, [], 4000.0, 4000.0)
-    assert not one.forgotten and one.version("a") == 1
+    assert not one.forgotten and one.renewed_at("a") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_renewal_proves_life_if_the_listing_before_is_recent(at: float, proved
 def test_a_node_that_was_never_listed_expires_too() -> None:
     one = liveness()
     assert listing(one, None, 0.0)
-    assert one.expires("a") == float("inf") and one.version("a") is None
+    assert one.expires("a") == float("inf") and one.renewed_at("a") is None
     assert all(listing(one, None, 3.0 * step) for step in range(1, MIN_MISSING_LISTINGS - 1))
     assert not listing(one, None, 20.0)
 

@@ -1,5 +1,6 @@
 """The members of a round and their ranks. A node is written ``NAME/SWITCH``, or ``NAME/TOP.LEAF``."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hpcelastic.protocol.ranking import ranked
-from hpcelastic.protocol.state import Member, NodeState, Participant, participant
+from hpcelastic.protocol.state import Member, NodeState, Participant, participants_of
 
 JOB = "7.0"
 
@@ -25,11 +26,11 @@ def node(word: str, **changes: object) -> Member:
     return replace(made, **changes)  # type: ignore[arg-type]  # its fields
 
 
-def round_of(text: str) -> list[Participant]:
-    return [participant(member) for member in nodes(text)]
+def round_of(text: str) -> Sequence[Participant]:
+    return participants_of(nodes(text))
 
 
-def shown(before: list[Participant], ready: list[Member], max_nodes: int = 9) -> str:
+def shown(before: Sequence[Participant], ready: list[Member], max_nodes: int = 9) -> str:
     """Return the names by rank, and after ``+`` the standbys."""
     inside, others = ranked(before, ready, max_nodes)
     return " ".join([*(m.name for m in inside), *(f"+{m.name}" for m in others)])
@@ -122,16 +123,16 @@ def rooms(draw: some.DrawFn) -> list[Member]:
 
 
 @some.composite
-def rounds(draw: some.DrawFn) -> tuple[list[Participant], list[Member], int]:
+def rounds(draw: some.DrawFn) -> tuple[Sequence[Participant], list[Member], int]:
     """A last round, the nodes that are ready after it, and the maximum size of the next one."""
     room = draw(rooms())
     chosen = some.lists(some.sampled_from(room), unique_by=lambda m: m.node)
-    return [participant(m) for m in draw(chosen)], draw(chosen), draw(some.integers(1, len(room)))
+    return participants_of(draw(chosen)), draw(chosen), draw(some.integers(1, len(room)))
 
 
 @given(rounds())
 def test_every_node_is_a_member_or_standby_and_the_round_is_full(
-    given_: tuple[list[Participant], list[Member], int],
+    given_: tuple[Sequence[Participant], list[Member], int],
 ) -> None:
     before, ready, max_nodes = given_
     inside, others = ranked(before, ready, max_nodes)
@@ -140,13 +141,15 @@ def test_every_node_is_a_member_or_standby_and_the_round_is_full(
 
 
 @given(rounds())
-def test_the_order_of_the_view_has_no_effect(given_: tuple[list[Participant], list[Member], int]) -> None:
+def test_the_order_of_the_view_has_no_effect(given_: tuple[Sequence[Participant], list[Member], int]) -> None:
     before, ready, max_nodes = given_
     assert ranked(before, ready, max_nodes) == ranked(before, reversed(ready), max_nodes)
 
 
 @given(rounds())
-def test_members_keep_their_order_and_are_not_displaced(given_: tuple[list[Participant], list[Member], int]) -> None:
+def test_members_keep_their_order_and_are_not_displaced(
+    given_: tuple[Sequence[Participant], list[Member], int],
+) -> None:
     before, ready, max_nodes = given_
     inside, _ = ranked(before, ready, max_nodes)
     staying = [p.node for p in before if p.node in {m.node for m in ready}][:max_nodes]
@@ -154,7 +157,9 @@ def test_members_keep_their_order_and_are_not_displaced(given_: tuple[list[Parti
 
 
 @given(rounds())
-def test_ranks_do_not_change_in_a_round_of_the_same_size(given_: tuple[list[Participant], list[Member], int]) -> None:
+def test_ranks_do_not_change_in_a_round_of_the_same_size(
+    given_: tuple[Sequence[Participant], list[Member], int],
+) -> None:
     before, ready, max_nodes = given_
     inside, _ = ranked(before, ready, max_nodes)
     staying = {p.node for p in before} & {m.node for m in ready}
@@ -164,7 +169,7 @@ def test_ranks_do_not_change_in_a_round_of_the_same_size(given_: tuple[list[Part
 
 
 @given(rounds())
-def test_rank_0_keeps_its_node(given_: tuple[list[Participant], list[Member], int]) -> None:
+def test_rank_0_keeps_its_node(given_: tuple[Sequence[Participant], list[Member], int]) -> None:
     before, ready, max_nodes = given_
     if before and before[0].node in {m.node for m in ready}:
         assert ranked(before, ready, max_nodes)[0][0].node == before[0].node
@@ -182,6 +187,6 @@ def test_a_first_round_goes_switch_by_switch(room: list[Member], max_nodes: int)
 def test_a_growing_round_keeps_switches_together(room: list[Member], data: some.DataObject) -> None:
     there = data.draw(some.lists(some.sampled_from(room), min_size=1, unique_by=lambda m: m.node))
     first, _ = ranked([], there, len(room))
-    grown, _ = ranked([participant(m) for m in first], room, len(room))
+    grown, _ = ranked(participants_of(first), room, len(room))
     leaves = [key for key, _ in groupby(m.topology for m in grown if m.topology)]
     assert len(leaves) == len(set(leaves))

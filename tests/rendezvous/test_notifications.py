@@ -1,6 +1,6 @@
 """Notifications of a rendezvous: the nodes that it notifies, and its reaction to notifications."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -353,11 +353,10 @@ def test_the_neighbours_of_a_lost_node_in_a_large_round_look_one_after_the_other
 ) -> None:
     monkeypatch.setattr(leaders, "_LARGE", 4)
     world, nodes = running(tmp_path, 5)
-    gone, looks = nodes[2], list[str]()
+    gone, looks = nodes[2], dict[str, list[str]]()
     left = [node for node in nodes if node is not gone and node.member.name not in lost]
     for node in left:
-        look, name = node.rendezvous._leases.look, node.member.name
-        monkeypatch.setattr(node.rendezvous._leases, "look", lambda look=look, name=name: looks.append(name) or look())
+        looks[node.member.name] = recorded_looks(node, monkeypatch)
         node.rendezvous.receive(PeerLinkLost(gone.member.node))
         node.rendezvous.renew(node.member)
     states, began = list[State](), world.now
@@ -371,9 +370,9 @@ def test_the_neighbours_of_a_lost_node_in_a_large_round_look_one_after_the_other
     assert states[0].lost == gone.member.node
     assert world.now - began - 0.5 == pytest.approx(delay)
     first = min(left, key=lambda node: "eadb".index(node.member.name)).member.name
-    assert looks.count(first) >= 2 and looks.count("b") <= 2, "the last neighbour looks late, if at all"
+    assert len(looks[first]) >= 2 and len(looks["b"]) <= 2, "the last neighbour looks late, if at all"
     if not lost:
-        assert set(looks) == {"e", "a"}, "the second one has only looked once before"
+        assert [name for name, found in looks.items() if found] == ["a", "e"], "the second one has only looked once"
 
 
 def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: Path) -> None:
@@ -401,12 +400,28 @@ def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: 
 
 
 def looks(node: Node, news: PeerLinkLost | PeerRefused) -> bool:
-    """Return whether the node looks at the leases because of news from the network."""
-    before = node.rendezvous._leases.looked_at
-    node.rendezvous.receive(news)
-    if node.rendezvous._suspicions.pause <= 0:
-        node.rendezvous.renew(node.member)
-    return node.rendezvous._leases.looked_at != before
+    """Return whether the node looks at the lease of a neighbour because of news from the network."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = recorded_looks(node, patch)
+        node.rendezvous.receive(news)
+        if node.rendezvous._suspicions.pause <= 0:
+            node.rendezvous.renew(node.member)
+    return bool(found)
+
+
+def recorded_looks(node: Node, patch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None) -> list[str]:
+    """Return a list of the neighbours at whose leases the node looks from now on. ``then`` follows each look."""
+    observer, found = node.rendezvous._leases.observer, list[str]()
+    look = observer.lease_versions
+
+    def recorded(nodes: Collection[str]) -> Mapping[str, str]:
+        found.extend(nodes)
+        versions = look(nodes)
+        then()
+        return versions
+
+    patch.setattr(observer, "lease_versions", recorded)
+    return found
 
 
 def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
@@ -544,8 +559,36 @@ def test_a_report_of_a_node_that_was_lost_with_the_last_round_does_not_end_the_n
     assert d.rendezvous._leases.looked_at == looked, "a listing would delay its workers"
 
 
+def test_a_node_that_reports_a_loss_notifies_the_leaders_before_it_reads_the_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, nodes = running(tmp_path, 6)
+    lost, last = nodes[-2:]
+    last.rendezvous.receive(PeerLinkLost(lost.member.node))
+    last.turn()
+    world.now += 0.2
+    last.rendezvous.receive(PeerRefused(lost.member.node))
+    observer, notified = last.rendezvous._leases.observer, list[Any]()
+    observe = observer.observe
+    monkeypatch.setattr(observer, "observe", lambda it: notified.extend(last.notifier.notified) or observe(it))
+    version = last.rendezvous._known.number
+    assert last.turn() is not None
+    assert notified == [({"a", "b", "c"}, version)]
+
+
+def test_a_lease_that_two_looks_do_not_show_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, (a, b, _c) = running(tmp_path, 3)
+    monkeypatch.setattr(a.rendezvous._leases.observer, "lease_versions", lambda nodes: {})
+    for news in (PeerLinkLost(b.member.node), PeerRefused(b.member.node)):
+        a.rendezvous.receive(news)
+        a.turn()
+        world.now += 0.2
+    a.turn()
+    assert not a.rendezvous._suspicions.gone and not a.rendezvous._suspicions.suspects(b.member.node)
+
+
 @pytest.mark.parametrize("newer", [False, True], ids=["", "after a version without a reading"])
-def test_the_leases_that_prove_a_death_are_not_read_again_for_the_decision(
+def test_the_leases_are_read_once_for_the_decision_about_a_death(
     newer: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, nodes = running(tmp_path, 6)
@@ -588,13 +631,11 @@ def test_a_neighbour_that_refuses_connections_early_is_looked_at_again_in_time(t
 
 def test_a_slow_first_look_delays_the_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
-    look = a.rendezvous._leases.look
 
-    def slow_look() -> None:
-        look()
+    def take_long() -> None:
         world.now += 0.16
 
-    monkeypatch.setattr(a.rendezvous._leases, "look", slow_look)
+    recorded_looks(a, monkeypatch, then=take_long)
     assert looks(a, PeerLinkLost(b.member.node)) and not looks(a, PeerRefused(b.member.node))
     assert a.rendezvous._suspicions.pause == pytest.approx(0.1), "from the end of the first one"
     world.now += 0.1

@@ -19,7 +19,7 @@ _LATE = 0.05
 _SILENCE = 1.5
 """Seconds after which a neighbour that sends nothing is reported as silent."""
 
-_REFUSED_DELAY, _REFUSED_INTERVAL = 0.2, 0.5
+_REFUSED_DELAY, _REFUSED_INTERVAL = 0.1, 0.5
 """Seconds until a refused connection is reported for the first time, and between two reports."""
 
 

@@ -599,18 +599,24 @@ def test_an_older_name_does_not_prove_life(tmp_path: Path, observer: LeaseObserv
 
 def test_the_version_of_a_lease_changes_with_each_renewal(tmp_path: Path, observer: LeaseObserver) -> None:
     lease = OwnLease(tmp_path, NODE)
-    observer.observe([NODE])
-    assert observer.lease_version(NODE) is None
-    assert observer.lease_version("n9@0-ab") is None
+    assert observer.lease_versions([NODE]) == {}
     marks = []
     for member in (MEMBER, MEMBER, FAILED):
         lease.renew(member)
-        observer.observe([])
-        marks += [observer.lease_version(NODE)]
-        observer.observe([])
-        assert observer.lease_version(NODE) == marks[-1]
-        assert marks[-1] == only(tmp_path).name
-    assert len(set(marks)) == 3
+        marks += [observer.lease_versions([NODE, "n9@0-ab"])]
+        assert marks[-1] == observer.lease_versions([NODE]) == {NODE: only(tmp_path).name}
+    assert observer.lease_versions([]) == observer.lease_versions([NODE[:-1]]) == {}
+    assert len({*map(str, marks)}) == 3
+
+
+def test_the_newest_of_two_names_is_the_version_of_a_lease(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    first = only(tmp_path)
+    lease.renew(MEMBER)
+    newest = only(tmp_path).name
+    first.write_text("{}")
+    assert observer.lease_versions([NODE]) == {NODE: newest}
 
 
 def test_members_in_names_are_not_opened(
