@@ -16,6 +16,7 @@ from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.changes import changed, unpack
+from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import State, View, name_of
@@ -152,7 +153,7 @@ class Cluster:
     def rank_of(self, members: Any, node: str) -> int | None:
         """Return the place of a node among the members of a round."""
         if members is not self._ranks[0]:
-            self._ranks = members, {member.node: index for index, member in enumerate(members)}
+            self._ranks = members, {node: index for index, node in enumerate(column(members, "node"))}
         return self._ranks[1].get(node)
 
     def workers_started(self, node: Node, round: int) -> None:

@@ -74,9 +74,9 @@ class LeaseAge(Generic[V]):
 
     def update(self, seen: Seen, member: Member | None) -> Seen:
         """Return ``seen`` with what is known now and ``member``; the same object if that changes nothing."""
-        if (self.alive, self.proved) == (seen.alive, seen.proved) and member is seen.member:
+        if member is seen.member and self.alive == seen.alive and self.proved == seen.proved:
             return seen
-        return Seen(member, alive=self.alive, proved=self.proved)
+        return Seen(member, self.alive, self.proved)
 
 
 class Liveness(Generic[V]):
@@ -89,6 +89,9 @@ class Liveness(Generic[V]):
     def __init__(self, expiry: Expiry, duration: Callable[[V], float | None], follows: Callable[[V, V], bool]) -> None:
         self._expiry, self._duration, self._follows = expiry, duration, follows
         self._ages: dict[str, LeaseAge[V]] = {}
+        self._nodes: dict[str, None] = {}
+        """The nodes of the last listing in their order. To sort them anew takes long if they are many."""
+
         self.forgotten: list[str] = []
         """The nodes that the last listing has made it forget."""
 
@@ -105,8 +108,10 @@ class Liveness(Generic[V]):
         """
         gone = self._ages.keys() - listed.keys()
         self._forget(gone.difference(expected), before)
-        nodes = sorted({*listed, *expected, *self._missing(gone)})
-        found = {node: self._judge(node, listed.get(node), before, after) for node in nodes}
+        nodes = {*listed, *expected, *self._missing(gone)}
+        if nodes != self._nodes.keys():
+            self._nodes = dict.fromkeys(sorted(nodes))
+        found = {node: self._judge(node, listed.get(node), before, after) for node in self._nodes}
         self._last_listing_end = after
         return found
 
@@ -160,14 +165,15 @@ class Liveness(Generic[V]):
         if age.renewed and version is not None:
             age.version, age.since, age.missing_listings = version, after, 0
             age.duration = self._duration(version)
-            age.proved = before - self._last_listing_end <= self._limit(age)
         elif version is not None and version == age.version:
             age.missing_listings = 0
         else:
             age.missing_since = age.missing_since if age.missing_listings else after
             age.missing_listings += 1
         limit = self._limit(age)
-        missing_by_chance = age.missing_listings in range(1, MIN_MISSING_LISTINGS)
+        if age.renewed:
+            age.proved = before - self._last_listing_end <= limit
+        missing_by_chance = 0 < age.missing_listings < MIN_MISSING_LISTINGS
         expired = before - age.unchanged_since > limit and not missing_by_chance
         age.alive = not expired and (age.renewed or age.alive)
         age.valid_until = age.since + limit if age.alive and not age.missing_listings else float("-inf")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from hpcelastic.protocol.codec import Rows, column, renamed, row
 from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
@@ -331,8 +331,7 @@ class State:
         return bool(self.target) and node in self.standbys[max(0, needed) :]
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """An observer's knowledge of one node."""
 
     member: Member | None

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
-from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
 from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
@@ -302,10 +302,14 @@ class Rendezvous:
     def _notify_all(self, version: int, state: State) -> None:
         """Notify the members of the last and of this round, and all other nodes that are alive, of a new version."""
         before = self._known.state
-        members = {p.node: p for p in (*rivals(before, state), *before.participants, *state.participants)}
-        seen = (s.member for s in self._leases.nodes.values() if s.alive)
-        others = [member for member in seen if member and member.node not in members]
-        self._notifier.notify([*members.values(), *others], version, pack(difference(before, state)))
+        there = {s.member.node: s.member for s in self._leases.nodes.values() if s.member and s.alive}
+        found: dict[str, Participant | Member] = {p.node: p for p in rivals(before, state)}
+        for members in (before.participants, state.participants):
+            for rank, node in enumerate(column(members, "node")):
+                if node not in found:  # the member in a lease need not be decoded
+                    found[node] = there.get(node) or members[rank]
+        others = (member for node, member in there.items() if node not in found)
+        self._notifier.notify([*found.values(), *others], version, pack(difference(before, state)))
 
     # Our lease
 

@@ -60,12 +60,13 @@ class LeaseName(NamedTuple):
 
     heartbeat: int
     text: str
+    milliseconds: str = ""
+    """The duration of the lease; empty if the name does not tell it, as those of older releases."""
 
     @property
     def duration(self) -> float | None:
-        """The duration of the lease in seconds; None if the name does not tell it, as those of older releases."""
-        milliseconds = self.text.split("~", 3)[2].partition("-")[2] if self.revision >= 0 else ""
-        return int(milliseconds) / 1000 if milliseconds.isdecimal() else None
+        """The duration of the lease in seconds; None if the name does not tell it."""
+        return int(self.milliseconds) / 1000 if self.milliseconds.isdecimal() else None
 
     def follows(self, other: "LeaseName") -> bool:
         """Return True if the node has renewed its lease after ``other``. An older name comes from a late listing."""
@@ -78,7 +79,8 @@ def parse(text: str) -> LeaseName | None:
         return None
     try:
         node, revision, renewal, _ = text.split("~", 3)
-        return LeaseName(node, int(revision), int(renewal.partition("-")[0]), text) if "@" in node else None
+        heartbeat, _, duration = renewal.partition("-")
+        return LeaseName(node, int(revision), int(heartbeat), text, duration) if "@" in node else None
     except ValueError:
         node, tilde, _ = text.partition("~")
         return LeaseName(node, -1, -1, text) if "@" in node and tilde else None

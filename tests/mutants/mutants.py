@@ -247,10 +247,10 @@ MUTANTS = {
         "        self._lease._hold(self._clock(), self._clock() + self._lease.duration.seconds)\n",
     ),
     "every lease counts as proof of life": Patch(
-        LIVENESS, "age.proved = before - self._last_listing_end <= self._limit(age)", "age.proved = True"
+        LIVENESS, "age.proved = before - self._last_listing_end <= limit", "age.proved = True"
     ),
     "no lease counts as proof of life": Patch(
-        LIVENESS, "age.proved = before - self._last_listing_end <= self._limit(age)", "age.proved = False"
+        LIVENESS, "age.proved = before - self._last_listing_end <= limit", "age.proved = False"
     ),
     "a change is used although the lease has expired since the last reading": Patch(
         KNOWN, "if regained_at <= self._read_at and self._clock() < held.end:", "if True:"

@@ -180,7 +180,7 @@ MUTANTS = {
         SUSPICION, "        self.gone = frozenset(node for node in self.gone if node in members)\n", ""
     ),
     "no node is notified of a version": Patch(
-        RENDEZVOUS, "self._notifier.notify([*members.values(), *others]", "self._notifier.notify([]"
+        RENDEZVOUS, "self._notifier.notify([*found.values(), *others]", "self._notifier.notify([]"
     ),
     "leaders are not notified of a publication": Patch(
         RENDEZVOUS, "SUCCEEDED:\n            self._leaders_notified = False\n", "SUCCEEDED:\n"
@@ -242,7 +242,7 @@ MUTANTS = {
         "age.version, age.since, age.missing_listings = version, before, 0",
     ),
     "a renewal during a long sleep proves life": Patch(
-        LIVENESS, "proved = before - self._last_listing_end <= self._limit(age)", "proved = self._last_listing_end >= 0"
+        LIVENESS, "proved = before - self._last_listing_end <= limit", "proved = self._last_listing_end >= 0"
     ),
     "a node that a listing misses ages as if it were listed": Patch(
         LIVENESS, "return self.missing_since if self.missing_listings else self.since", "return self.since"

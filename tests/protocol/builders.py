@@ -56,11 +56,11 @@ def left(name: str, round: int = 1) -> Seen:
 
 
 def dead(seen: Seen) -> Seen:
-    return replace(seen, alive=False)
+    return seen._replace(alive=False)
 
 
 def unproved(seen: Seen) -> Seen:
-    return replace(seen, proved=False)
+    return seen._replace(proved=False)
 
 
 def view(*seen: Seen, quorum_for: float = 0.0, **missing: Seen) -> View:

@@ -1240,14 +1240,10 @@ def test_the_prospect_of_a_newcomer_follows_the_members() -> None:
     ("seen", "evidence"),
     [
         pytest.param(view(runs("a", 1), runs("b", 1)), "", id="alive"),
-        pytest.param(view(runs("a", 1), replace(runs("b", 1), alive=False)), "lease", id="its lease has expired"),
+        pytest.param(view(runs("a", 1), dead(runs("b", 1))), "lease", id="its lease has expired"),
         pytest.param(view(runs("a", 1, dead=(node("b"),)), runs("b", 1)), "reported by a", id="another node"),
-        pytest.param(
-            view(runs("a", 1, dead=(node("b"),)), replace(runs("b", 1), alive=False)), "reported by a", id="both"
-        ),
-        pytest.param(
-            view(replace(runs("a", 1, dead=(node("b"),)), alive=False), runs("b", 1)), "", id="a dead node's report"
-        ),
+        pytest.param(view(runs("a", 1, dead=(node("b"),)), dead(runs("b", 1))), "reported by a", id="both"),
+        pytest.param(view(dead(runs("a", 1, dead=(node("b"),))), runs("b", 1)), "", id="a dead node's report"),
     ],
 )
 def test_how_the_death_of_a_node_is_known(seen: View, evidence: str) -> None:

@@ -49,7 +49,7 @@ def test_before_the_first_round_the_first_nodes_of_the_job_are_leaders() -> None
         for name, order in zip("abcd", (3, 2, 1, 0), strict=True)
     ]
     assert names(state, *seen) == ["d", "c", "b"]
-    seen[3] = replace(seen[3], alive=False)
+    seen[3] = seen[3]._replace(alive=False)
     assert names(state, *seen) == ["c", "b", "a"]
 
 

@@ -1,7 +1,6 @@
 """The probes of leaders: to nodes whose renewal they have not seen, and to the neighbours of nodes with workers."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import pytest
 
@@ -61,7 +60,7 @@ def test_another_leader_probes_if_that_has_no_effect() -> None:
 
 
 def test_only_living_nodes_without_a_renewal_are_requested() -> None:
-    others = [replace(UNPROVED, proved=True), replace(UNPROVED, alive=False), Seen(None, alive=True, proved=False)]
+    others = [UNPROVED._replace(proved=True), UNPROVED._replace(alive=False), Seen(None, alive=True, proved=False)]
     for other in others:
         assert requested(Probes(0.5, Clock()), other) == []
 

@@ -206,14 +206,17 @@ class Simulation:
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
             return  # a symbolic link to a draft that was removed: no process reads it, and its creator removes it
+        named = _member_in_name(path.rpartition("/")[2]) if path.startswith(self.paths.leases) else None
+        document = None
         try:
             document = self.code.system.parsed(data)
         except ValueError:
-            self.referee.broken(f"{path} was published before it was complete: {data!r}")
+            # The content of a lease may be lost with its node. A late rename may follow, and the name alone counts.
+            if named is None or not by.process.gone:
+                self.referee.broken(f"{path} was published before it was complete: {data!r}")
         if path.startswith(self.paths.register):
             self._version(int(path[-15:-5]), document)
         elif path.startswith(self.paths.leases):
-            named = _member_in_name(path.rpartition("/")[2])
             self.referee.published(named or self.code.system.decode(Member, document))
         elif path.startswith("/run/counters/"):
             self.referee.summed(int(document["value"]["value"]), by.id)
