@@ -136,6 +136,6 @@ def notification_of(run: str, event: Event) -> Notification | None:
 
 def _claim(paths: RunPaths, id: str, node: str) -> bool:
     """Return whether this agent sends the notification, because no other agent has claimed it. Raises StoreError."""
-    files.make_directory(paths.notifications)
+    files.make_directory(paths.notifications, within=paths.root)
     data = files.to_json({"node": node, "claim": secrets.token_hex(8)})
     return id not in files.names(paths.notifications) and files.publish_new(paths.notifications / id, data)

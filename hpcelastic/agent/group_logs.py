@@ -76,7 +76,7 @@ class GroupLogs:
     def _open(self) -> _Files:
         paths, part = self._run.paths, self._part
         directory = paths.early_logs if part.early else paths.round_logs(part.round)
-        files.make_directory(directory)  # error files go there in any case
+        files.make_directory(directory, within=paths.root)  # error files go there in any case
         found = [self._path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
         mode = "wb" if part.early else "ab"  # an early log is that of the last early start
         logs = {path: path.open(mode) for path in found}

@@ -235,7 +235,7 @@ class HangExaminer:
         stack: contextlib.ExitStack,
     ) -> None:
         """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
-        member, lost = self._session.member, list[str]()
+        paths, member, lost = self._session.spec.paths, self._session.member, list[str]()
         until = self._limit_ends if self._overdue is not None and hang.examiner == member.node else 0.0
         peers = [peer for peer in participants if peer.node != member.node]
         test = threading.Thread(target=lambda: lost.extend(unreached(peers, member.address)), daemon=True)
@@ -246,9 +246,9 @@ class HangExaminer:
         name = name_of(member.node)
         report = HangReport(name, tuple(reports), tuple(lost))
         try:
-            files.make_directory(self._session.spec.paths.hang(hang.round, hang.number))
+            files.make_directory(paths.hang(hang.round, hang.number), within=paths.root)
             for kind, data in (("txt", text.encode()), ("json", files.to_json(encode(report)))):
-                files.publish(self._session.spec.paths.hang_report(hang.round, hang.number, name, kind), data)
+                files.publish(paths.hang_report(hang.round, hang.number, name, kind), data)
             if hang.examiner == self._session.member.node:
                 self._examine(participants, hang)
             self._write_records(hang, pidfds)

@@ -33,7 +33,7 @@ def make_logs(paths: RunPaths, settings: LogSettings) -> None:
     """
     if settings.directory is None:
         if not paths.logs.is_symlink():
-            files.make_directory(paths.logs)
+            files.make_directory(paths.logs, within=paths.root)
         return
     wanted = Path(os.path.expandvars(settings.directory)).expanduser().absolute() / paths.root.name
     files.make_directory(wanted)

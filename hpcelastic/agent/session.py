@@ -83,7 +83,7 @@ class Session:
     ) -> None:
         self.spec, self.report = spec, report
         self._perform, self.deliver = perform, inbox.deliver
-        files.make_directory(spec.paths.events)
+        files.make_directory(spec.paths.events, within=spec.paths.root)
         self.accept_transfer: Callable[[Transfer], None] = Transfer.close
         """Called in the thread of the network with each transfer that another agent starts. It must return at once."""
 

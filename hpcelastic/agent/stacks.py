@@ -160,7 +160,7 @@ class StackRecorder:
             text = describe_stacks(self._collector.collect(pidfds), round, self._control_page)
         path = self._paths.stacks(request, self._name)
         with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
-            files.make_directory(path.parent)
+            files.make_directory(path.parent, within=self._paths.root)
             files.publish(path, text.encode())
             self._log(StacksWritten(request=request, round=round, path=str(path)))
 

@@ -177,7 +177,7 @@ class StragglerWatch:
         if not _differ(self._published, ours):
             return
         paths, node, self._number = self._session.spec.paths, self._session.member.node, self._number + 1
-        files.make_directory(paths.work_fractions)
+        files.make_directory(paths.work_fractions, within=paths.root)
         files.publish(paths.work_fraction(node, self._number), files.to_json(encode(ours)), durable=False)
         self._published = ours
         if self._number > 1:

@@ -132,6 +132,6 @@ class TotalsWriter:
 
     def _write(self, lines: Sequence[TrainingTotals]) -> None:
         paths, member = self._session.spec.paths, self._session.member
-        files.make_directory(paths.training_totals)
+        files.make_directory(paths.training_totals, within=paths.root)
         content = b"".join(event_line(totals, member.name) for totals in lines)
         files.publish(paths.totals_of(member.node), content, durable=False)

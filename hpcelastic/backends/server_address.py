@@ -29,7 +29,7 @@ class ServerAddress:
 
 def write_address(paths: RunPaths, address: ServerAddress) -> None:
     """Publish the address for the other agents and for readers."""
-    files.make_directory(paths.server.parent)
+    files.make_directory(paths.server.parent, within=paths.root)
     files.publish(paths.server, files.to_json(encode(address)))
 
 

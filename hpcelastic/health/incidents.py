@@ -52,7 +52,7 @@ class Incident:
 
 def record(paths: RunPaths, incident: Incident) -> None:
     """Write ``incident`` to the run's directory; raises StoreError."""
-    files.make_directory(paths.incidents)
+    files.make_directory(paths.incidents, within=paths.root)
     files.publish(paths.incidents / new_name(incident.host), files.to_json(encode(incident)))
 
 

@@ -79,7 +79,7 @@ class JobCleanup:
         path = self.paths.success(self.task.job_id, self.task.restart)
 
         def publish() -> None:
-            files.make_directory(path.parent)
+            files.make_directory(path.parent, within=self.paths.root)
             files.publish(path, b"")
 
         with contextlib.suppress(StoreError):

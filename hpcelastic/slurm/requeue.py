@@ -134,7 +134,7 @@ def _handle_requests(agent: DepartedAgent) -> None:
             agent.report(f"job {agent.task.name} is not started again; {_how_to_resume(agent)}")
     elif request.requeue == "unknown":
         agent.report(f"{request.reason}: left to the batch script, which requeues the job if SLURM preempts it")
-        files.make_directory(agent.paths.slurm)
+        files.make_directory(agent.paths.slurm, within=agent.paths.root)
         files.publish(_request_file(agent), b"unknown\n")
     else:
         _requeue_unless_refused(agent, request)
@@ -144,8 +144,7 @@ def _requeue_unless_refused(agent: DepartedAgent, request: Notice) -> None:
     """Requeue our job as ``request`` says, unless there is a reason not to, or another agent does so."""
     _await_other_agents(agent, 0.0 if agent.notice.requeue else _TURN_DELAY * (1 + min(agent.task.node_id, 5)))
     record = _record(agent, request)
-    for directory in (agent.paths.slurm, agent.paths.requeues):
-        files.make_directory(directory)
+    files.make_directory(agent.paths.requeues, within=agent.paths.root)
     why_not = None if _claimed(agent) else refusal(_recorded_requeues(agent.paths), record, agent.limits)
     if why_not is not None:
         agent.report(f"not requeued: {why_not}")

@@ -64,13 +64,18 @@ class LinkResult(enum.Enum):
     """The draft was removed, so it can't be published any more."""
 
 
-def make_directory(path: Path) -> None:
-    """Create ``path`` and its parents, for the owner alone unless the run is shared. No error if it exists."""
+def make_directory(path: Path, within: Path | None = None) -> None:
+    """Create ``path`` and its parents, for the owner alone unless the run is shared. No error if it exists.
+
+    If ``within`` is missing, the filesystem may not be mounted. Then nothing is created, and StoreError raised.
+    """
     with as_store_error(path):
         try:
             retry(lambda: _mkdir(path))
         except FileNotFoundError:  # not mkdir(parents=True), which creates parents with the mode of the umask
-            make_directory(path.parent)
+            if path == within:
+                raise
+            make_directory(path.parent, within)
             retry(lambda: _mkdir(path))
 
 
@@ -106,8 +111,7 @@ def link_draft(draft: Draft) -> LinkResult:
     decides then. On a filesystem without hard links, a symbolic link to the draft is equally exclusive and complete.
     """
     with as_store_error(draft.target):
-        result = retry(lambda: _try_link(draft))
-        if result is LinkResult.CREATED:
+        if (result := retry(lambda: _try_link(draft))) is LinkResult.CREATED:
             sync_directory(draft.target.parent)
         return result
 
@@ -138,10 +142,8 @@ def read_json(path: Path) -> Any:
     """Return the JSON in ``path``; None if the file does not exist. Raises StoreError if it is not JSON."""
     with as_store_error(path):
         data = read(path)
-    if data is None:
-        return None
     try:
-        return json.loads(data)
+        return None if data is None else json.loads(data)
     except ValueError as error:
         raise StoreError(f"{path}: not JSON ({error}); the file was damaged, restore or remove it") from error
 
@@ -253,11 +255,10 @@ def _mkdir(path: Path) -> None:
     try:
         modes.make_directory(path)
     except FileExistsError:
-        if path.is_dir():
-            return
-        if exists(path):
-            raise
-        await_visible(path)  # it exists on the server; this client caches that it was absent
+        if not path.is_dir():
+            if exists(path):
+                raise
+            await_visible(path)  # it exists on the server; this client caches that it was absent
     else:
         touch_directory(path.parent)
 
@@ -328,9 +329,7 @@ def _try_link(draft: Draft) -> LinkResult:
     try:
         os.link(draft.path, draft.target)
     except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
-            return _try_symlink(draft)
-        return _result_after_error(draft, error)
+        return _try_symlink(draft) if error.errno in _NO_HARD_LINKS else _result_after_error(draft, error)
     return LinkResult.CREATED
 
 

@@ -134,7 +134,7 @@ class KeyValueStore:
     def _created_register(self, name: str) -> Register:
         # Created only once: if the store is removed, a zombie's next change fails instead of creating it again.
         if name not in self._registers:
-            files.make_directory(self._directory / name)
+            files.make_directory(self._directory / name, within=self._directory.parent)
             self._registers[name] = self._new_register(name)
         return self._registers[name]
 

@@ -22,6 +22,9 @@ def store() -> KeyValueStore:
             "store() works only in workers that an agent of hpcelastic has started; HPCELASTIC_RUN_DIR is not set"
         )
     check_token()
-    directory = RunPaths(worker.run_dir).store(worker.round)
-    files.make_directory(directory)  # before the first access, because this node would cache that it was absent
+    paths = RunPaths(worker.run_dir)
+    directory = paths.store(worker.round)
+    files.make_directory(
+        directory, within=paths.root
+    )  # before the first access, because this node would cache that it was absent
     return KeyValueStore(directory, f"rank {worker.rank} on {worker.node}")

@@ -71,14 +71,14 @@ def main() -> int:
 
 
 def _save_result(result: Any, paths: RunPaths) -> None:
-    files.make_directory(paths.results)
+    files.make_directory(paths.results, within=paths.root)
     values.save(paths.result(*_round_and_rank()), result)
 
 
 def _save_exception(error: Exception, paths: RunPaths) -> None:
     """Save the exception itself for a reader of the result. Errors are ignored: its text is recorded already."""
     with contextlib.suppress(Exception):
-        files.make_directory(paths.results)
+        files.make_directory(paths.results, within=paths.root)
         values.save_pickle(paths.exception(*_round_and_rank()), error)
 
 

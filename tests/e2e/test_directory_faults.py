@@ -190,7 +190,7 @@ def test_a_run_continues_when_the_directory_works_again(case: Case, job: Callabl
         time.sleep(LEASE + 1)  # long enough for every node to declare the others dead, and to retry often
         assert it.workers() == []
         if case is UNMOUNTED:
-            assert list(it.site.seen.iterdir()) == [], "nothing may be written into the empty mount point"
+            assert list(it.site.seen.rglob("*")) == [], "nothing may be written into the empty mount point"
     it.await_round(2)
     it.finish()
     for output in it.await_end():

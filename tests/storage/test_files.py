@@ -319,6 +319,17 @@ def test_a_directory_whose_creation_failed_after_its_success_exists(
     assert (tmp_path / "a" / "b").is_dir()
 
 
+def test_a_directory_of_a_run_is_not_created_if_that_of_the_run_is_missing(tmp_path: Path) -> None:
+    run = tmp_path / "mount" / "runs" / "r"
+    for directory in (run, run / "a", run / "a" / "b"):
+        with pytest.raises(StoreError, match="is mounted"):
+            files.make_directory(directory, within=run)
+    assert os.listdir(tmp_path) == []
+    files.make_directory(run)
+    files.make_directory(run / "a" / "b", within=run)
+    assert (run / "a" / "b").is_dir()
+
+
 def test_a_lost_race_is_reported_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(draft: Path, path: Path) -> None:
         path.write_bytes(b"another's")
