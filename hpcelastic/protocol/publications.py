@@ -1,4 +1,4 @@
-"""What a publication of a node means for the round that runs.
+"""The consequences of a publication of a node for the round that runs.
 
 Pure. ``now`` is what the node has published, and ``before`` what it had published before; None if that was nothing.
 """

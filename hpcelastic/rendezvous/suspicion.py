@@ -99,7 +99,7 @@ class Suspicions:
         """Look at the suspects of which it is time. Return whether that proves now that one of them is gone."""
         now, before = self._clock(), self.gone
         due = {node: suspect for node, suspect in self._suspects.items() if suspect.next_look <= now}
-        versions = self._leases.observer.lease_versions(due) if due else {}
+        versions, unchanged = self._leases.observer.lease_versions(due) if due else {}, list[str]()
         for node, suspect in due.items():
             version = versions.get(node)
             if suspect.since == float("inf"):
@@ -108,18 +108,21 @@ class Suspicions:
                 del self._suspects[node]
             else:
                 self._suspects[node] = replace(suspect, refused=False)
-                if self._is_reported(node):
-                    self._defer(node)
-                else:
-                    self.gone |= {node}
+                unchanged.append(node)
+        reported = self._reported() if unchanged else frozenset()
+        for node in unchanged:
+            if node in reported:
+                self._defer(node)
+            else:
+                self.gone |= {node}
         return self.gone != before
 
-    def _is_reported(self, node: str) -> bool:
-        """Return whether another node has reported this one while a round forms, so that the leaders poll."""
+    def _reported(self) -> frozenset[str]:
+        """Return the dead nodes of which the leaders learn without this node, because a round forms and they poll."""
         if self._known.state.phase is not Phase.JOINING:
-            return False
+            return frozenset()
         self._leases.look()
-        return node in self._leases.view().dead
+        return self._leases.view().dead
 
     def suspects(self, node: str) -> bool:
         """Return whether the link to the node has broken and its lease has not been renewed since."""

@@ -130,12 +130,12 @@ MUTANTS = {
         PUBLICATIONS, " if not before or node not in before.dead)", ")"
     ),
     "a node reports what another one has reported": Patch(
-        SUSPICION, "return node in self._leases.view().dead", "return False"
+        SUSPICION, "return self._leases.view().dead", "return frozenset()"
     ),
     "a node looks again at once at what another one has reported": Patch(
         SUSPICION,
-        "is_reported(node):\n                    self._defer(node)",
-        "is_reported(node):\n                    pass",
+        "in reported:\n                self._defer(node)",
+        "in reported:\n                pass",
     ),
     "a report of an old round ends the newest one": Patch(
         PUBLICATIONS, "any(node in state.ranks for node in now.dead if", "any(True for node in now.dead if"

@@ -1,4 +1,4 @@
-"""What a publication of a node means for the round that runs."""
+"""The consequences of a publication of a node for the round that runs."""
 
 from dataclasses import replace
 
