@@ -14,12 +14,17 @@ from greenlet import GreenletExit, getcurrent, greenlet
 T = TypeVar("T")
 Action = Callable[[], None]
 
+_TIMER_SLACK = 50e-6
+"""Seconds by which a time-out ends late, as on Linux. Without it, rounding could end a wait before its time."""
+
 
 class Process:
-    """A process. It is frozen, continued and killed as a whole."""
+    """A process. It is frozen, continued and killed as a whole. Its time-outs run at ``rate``: the seconds that pass on
+    the clock of its machine in one second."""
 
-    def __init__(self, clock: "Clock") -> None:
+    def __init__(self, clock: "Clock", rate: float = 1.0) -> None:
         self._clock = clock
+        self._rate = rate
         self._held: list[Action] = []
         self.tasks: list[Task] = []
         self.frozen = self.gone = False
@@ -43,6 +48,10 @@ class Process:
 
     def hold(self, action: Action) -> None:
         self._held.append(action)
+
+    def lasting(self, timeout: float) -> float:
+        """Return the simulated seconds after which a time-out of ``timeout`` seconds ends in this process."""
+        return timeout / self._rate + _TIMER_SLACK
 
 
 class Clock:
@@ -98,6 +107,10 @@ class Task:
 
     def start(self, delay: float = 0.0) -> None:
         self._clock.after(delay, self._resume, self._process)
+
+    def lasting(self, timeout: float) -> float:
+        """See `Process.lasting`."""
+        return self._process.lasting(timeout)
 
     def end(self) -> None:
         clock, running = self._clock, self._clock.task
@@ -173,11 +186,19 @@ class Event:
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._set:
-            task = self._clock.task
-            assert task is not None
-            self._waiters.append(task.park(timeout))
-            task.wait()
+            self._wait(None if timeout is None else self._task.lasting(timeout))
         return self._set
+
+    @property
+    def _task(self) -> Task:
+        assert self._clock.task is not None
+        return self._clock.task
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for at most this number of simulated seconds."""
+        task = self._task
+        self._waiters.append(task.park(seconds))
+        task.wait()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -198,10 +219,10 @@ class Condition(Event):
         self._wake()
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        deadline = None if timeout is None else self._clock.now + timeout
+        deadline = None if timeout is None else self._clock.now + self._task.lasting(timeout)
         while not (result := predicate()):
             left = None if deadline is None else deadline - self._clock.now
             if left is not None and left <= 0:
                 break
-            self.wait(left)
+            self._wait(left)
         return result

@@ -73,7 +73,7 @@ class Node:
         self.leaving = self.frozen = self.cut_off = False
         self.zombie_until = 0.0
         self._rate, self._zero = 1 + world.random.uniform(-0.005, 0.005), world.random.uniform(0, 1000)
-        self._agent = Process(world.clock)
+        self._agent = self.new_process()
         self._mounts: list[Mount] = []
         self.mount = self.new_mount(self._agent)
         self._notifier = Event(world.clock)
@@ -109,6 +109,9 @@ class Node:
     def clock(self) -> float:
         """Return the seconds on the node's own monotonic clock."""
         return self._zero + self.world.clock.now * self._rate
+
+    def new_process(self) -> Process:
+        return Process(self.world.clock, self._rate)
 
     def new_mount(self, process: Process) -> Mount:
         mount = Mount(self.world.server, process, self.member.name, self.clock)
@@ -571,7 +574,7 @@ class Guard:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.process = Process(node.world.clock)
+        self.process = node.new_process()
         self._module = node.world.code.module(GUARD)
         self._watch = self._module._Watch(node.id)
         self._lines: deque[tuple[str, ...]] = deque()

@@ -172,8 +172,9 @@ class System:
         return self.random.uniform(low, high)
 
     def sleep(self, seconds: float) -> None:
-        assert self.clock.task is not None
-        self.clock.task.pause(seconds)
+        task = self.clock.task
+        assert task is not None
+        task.pause(task.lasting(seconds))
 
     def _token(self, size: int) -> str:
         return f"{self.random.getrandbits(8 * size):0{2 * size}x}"

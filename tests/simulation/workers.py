@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
 from tests.protocol.under_test import FENCE, KEYVALUE, PUBLISH
-from tests.simulation.clock import Process, Task
+from tests.simulation.clock import Task
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -34,7 +34,7 @@ class Group:
     def __init__(self, node: "Node", part: Assignment, id: int, parked: "Group | None" = None) -> None:
         self.node, self.part, self.id, self._before = node, part, id, parked
         self.alive = set(range(part.local_world_size))
-        self.process = Process(node.world.clock)
+        self.process = node.new_process()
         self.round: Round = node.world.rounds.setdefault(
             part.round, Round(part.group_world_size, node.world.random.random() < 0.6)
         )
