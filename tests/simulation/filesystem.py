@@ -30,9 +30,6 @@ _AMID = 0.1
 _MISSED = 0.05
 """Probability that such a listing misses the file or shows both names."""
 
-_REMEMBERED = 60.0
-"""Seconds for which a removed name can have an effect."""
-
 
 @dataclass(frozen=True)
 class Traits:
@@ -106,6 +103,9 @@ class Server:
         self, clock: Clock, random: Random, traits: Traits, published: Callable[[str, bytes, "Mount"], None]
     ) -> None:
         self.clock, self.random, self.traits, self.published = clock, random, traits, published
+        self._remembered = max(traits.staleness, traits.listing) + _AMID
+        """Seconds for which a removed name can have an effect."""
+
         self.directories: dict[str, Directory] = {"/": Directory()}
         self.refuses = 0
         """The errno of every write for now; 0 for none."""
@@ -154,7 +154,7 @@ class Server:
         changes.append((self.clock.now, inode, by))
         if inode is None:
             directory.gone.append((self.clock.now, name))
-        directory.forget(self.clock.now - _REMEMBERED)
+        directory.forget(self.clock.now - self._remembered)
         if len(changes) > 40:
             del changes[:20]
         if inode is not None:
