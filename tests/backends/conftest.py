@@ -1,10 +1,11 @@
 """Every backend, with a real server if it has one."""
 
 import secrets
-import socket
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 BACKENDS = ("file", "c10d", "c10d over a file", "static", "etcd", "etcd-v2")
 
@@ -19,9 +20,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
         return name, f"file:{tmp_path / 'store'}"
     if name.startswith("etcd"):
         return name, request.getfixturevalue("etcd").endpoint
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return name, f"127.0.0.1:{probe.getsockname()[1]}"
+    return name, f"127.0.0.1:{free_port()}"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import TIMEOUT, Shell, eventually
+from tests.ports import free_port
 
 NOTES = """\
 import json, os, sys
@@ -196,9 +196,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 
 def test_workers_use_the_port_of_the_command_line(shell: Shell) -> None:
     shell.write({"own_port.py": OWN_PORT})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     flags = ("--master-port", port, "--nproc-per-node=2", "--max-restarts=1")
     _, stderr = finished(shell.agent(*flags, "own_port.py", port, environ={"GLOO_SOCKET_IFNAME": "lo"}))
     assert [line.rpartition(":")[2] for line in stderr.splitlines() if "store at" in line] == [port, port]

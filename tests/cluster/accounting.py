@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.cluster.availability import why_missing
 from tests.cluster.waiting import wait_until
+from tests.ports import free_port
 
 _PROGRAMS = ("mariadb-install-db", "mariadbd", "slurmdbd")
 _TIMEOUT = 60.0
@@ -48,7 +49,7 @@ def accounting() -> Iterator[str]:
     """Start a database and slurmdbd. Yield the lines of slurm.conf that use them. They end with the context."""
     with ExitStack() as running:
         path = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="accounting-")))
-        database, port, host = _free_port(), _free_port(), socket.gethostname()
+        database, port, host = free_port(), free_port(), socket.gethostname()
         (path / "user.sql").write_text(_USER)
         (path / "slurmdbd.conf").write_text(_SLURMDBD.format(host=host, port=port, database=database, path=path))
         (path / "slurmdbd.conf").chmod(0o600)
@@ -79,9 +80,3 @@ def _start(running: ExitStack, path: Path, command: Sequence[str], port: int) ->
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

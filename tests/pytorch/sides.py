@@ -1,6 +1,5 @@
 """The two implementations under test: torch's launch and hpcelastic's. Both get the same LaunchConfig."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,3 @@ class Ours(Side):
 
 
 SIDES: dict[str, type[Side]] = {side.name: side for side in (Torchs, Ours)}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])

@@ -25,9 +25,9 @@ from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
+from tests.ports import free_port
 from tests.pytorch import entries
 from tests.pytorch.agents import Job, Node, agent_of, job_in
-from tests.pytorch.sides import free_port
 from tests.pytorch.torch_agents import handler_of
 
 pytestmark = pytest.mark.slow

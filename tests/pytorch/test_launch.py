@@ -25,9 +25,10 @@ from torch.numa.binding import AffinityMode, NumaOptions
 from hpcelastic.errors import ConfigError
 from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
 from hpcelastic.pytorch.launch_config import launch_spec
+from tests.ports import free_port
 from tests.pytorch import entries
 from tests.pytorch.recorded import Register
-from tests.pytorch.sides import SIDES, Ours, Side, free_port
+from tests.pytorch.sides import SIDES, Ours, Side
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 100.0
