@@ -268,6 +268,7 @@ MUTANTS = {
 }
 
 UNSEEN = {
+    "workers start in a phase that has ended",
     "a node that moved to another switch keeps its seat",
     "a newcomer displaces a node of a dissolved group",
     "an effect of another failure may be the root cause",

@@ -157,7 +157,7 @@ class Node:
 
     def _main(self) -> None:
         world = self.world
-        backend = world.backend()
+        backend = self._open_backend()
         found = self._find(backend)
         rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
             backend,
@@ -180,6 +180,13 @@ class Node:
             self._notifier.clear()
             self._turn()
         self._part()
+
+    def _open_backend(self) -> Any:
+        """Open the backend of the run. An agent that cannot do so ends, and is started again."""
+        while True:
+            with contextlib.suppress(StoreError):
+                return self.world.backend()
+            self._main_task.pause(1.0)
 
     def _find(self, backend: Any) -> Any:
         """Read the run, as an agent does before it joins; None if the filesystem fails."""

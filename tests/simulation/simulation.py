@@ -48,6 +48,12 @@ def _member_in_name(text: str) -> Member | None:
     return member if complete else None
 
 
+def _part_in_name(text: str) -> Member | None:
+    """Return the part of a lease's member that its name holds."""
+    name = parse(text)
+    return member_of(name)[0] if name else None
+
+
 class Simulation:
     """One run, in simulated seconds."""
 
@@ -206,13 +212,16 @@ class Simulation:
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
             return  # a symbolic link to a draft that was removed: no process reads it, and its creator removes it
-        named = _member_in_name(path.rpartition("/")[2]) if path.startswith(self.paths.leases) else None
+        lease = path.rpartition("/")[2] if path.startswith(self.paths.leases) else ""
+        named = _member_in_name(lease) if lease else None
         document = None
         try:
             document = self.code.system.parsed(data)
         except ValueError:
-            # The content of a lease may be lost with its node. A late rename may follow, and the name alone counts.
-            if named is None or not by.process.gone:
+            # The content of a lease may be lost with its node. A late rename may follow. Then the name alone counts.
+            if lease and by.process.gone:
+                named = named or _part_in_name(lease)
+            else:
                 self.referee.broken(f"{path} was published before it was complete: {data!r}")
         if path.startswith(self.paths.register):
             self._version(int(path[-15:-5]), document)
