@@ -41,17 +41,10 @@ _LOOK = 1.0
 
 
 @lru_cache(maxsize=1024)
-def _member_in_name(text: str) -> Member | None:
-    """Return the member in the name of a lease; None if the name does not hold all of it."""
+def _member_in_name(text: str) -> tuple[Member | None, bool]:
+    """Return the member in the name of a lease, and whether the name holds all of it."""
     name = parse(text)
-    member, complete = member_of(name) if name else (None, False)
-    return member if complete else None
-
-
-def _part_in_name(text: str) -> Member | None:
-    """Return the part of a lease's member that its name holds."""
-    name = parse(text)
-    return member_of(name)[0] if name else None
+    return member_of(name) if name else (None, False)
 
 
 class Simulation:
@@ -212,21 +205,20 @@ class Simulation:
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
             return  # a symbolic link to a draft that was removed: no process reads it, and its creator removes it
-        lease = path.rpartition("/")[2] if path.startswith(self.paths.leases) else ""
-        named = _member_in_name(lease) if lease else None
+        lease = path.startswith(self.paths.leases)
+        named, complete = _member_in_name(path.rpartition("/")[2]) if lease else (None, False)
         document = None
         try:
             document = self.code.system.parsed(data)
         except ValueError:
             # The content of a lease may be lost with its node. A late rename may follow. Then the name alone counts.
-            if lease and by.process.gone:
-                named = named or _part_in_name(lease)
-            else:
+            if named is None or not by.process.gone:
                 self.referee.broken(f"{path} was published before it was complete: {data!r}")
         if path.startswith(self.paths.register):
             self._version(int(path[-15:-5]), document)
-        elif path.startswith(self.paths.leases):
-            self.referee.published(named or self.code.system.decode(Member, document))
+        elif lease:
+            name_counts = complete or document is None
+            self.referee.published(named if name_counts else self.code.system.decode(Member, document))
         elif path.startswith("/run/counters/"):
             self.referee.summed(int(document["value"]["value"]), by.id)
 
