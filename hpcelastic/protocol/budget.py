@@ -72,7 +72,9 @@ def identity(failure: Failure) -> str:
     the operating system has caused the error, or if training returns to an older state.
     """
     places = _PLACE.findall(failure.traceback)
-    if failure.step < 0 or failure.rollback or not places or failure.collective or _OF_SYSTEM.search(failure.message):
+    if failure.step < 0 or not places or failure.exit_code < 0:
+        return ""
+    if failure.rollback or failure.collective or _OF_SYSTEM.search(failure.message):
         return ""
     return f"step {failure.step}, {':'.join(places[-1])}: {failure.message}"
 

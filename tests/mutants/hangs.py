@@ -31,11 +31,12 @@ MUTANTS = {
     "failures at different steps are a crash loop": Patch(BUDGET, 'f"step {failure.step}, ', 'f"'),
     "failures at different places are a crash loop": Patch(BUDGET, "{':'.join(places[-1])}: ", ""),
     "the failure of a collective is a crash loop": Patch(BUDGET, " or failure.collective or", " or"),
+    "the end of a worker by a signal is a crash loop": Patch(BUDGET, " or failure.exit_code < 0:", ":"),
     "an error of the operating system is a crash loop": Patch(BUDGET, " or _OF_SYSTEM.search(failure.message):", ":"),
     "repetitions are counted over other failures": Patch(
         BUDGET, "last.repeats + 1 if what and what == last.failure else 1", "last.repeats + 1"
     ),
-    "a poisoned state is a crash loop": Patch(BUDGET, " or failure.rollback or", " or"),
+    "a poisoned state is a crash loop": Patch(BUDGET, "if failure.rollback or", "if"),
     "returns to an older state are not counted": Patch(ROLLBACK, "last.number + 1 if", "1 if"),
     "returns because of other steps are counted": Patch(
         ROLLBACK, "last.failed_step == demand.failed_step", "last.failed_step >= 0"

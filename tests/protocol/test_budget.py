@@ -100,6 +100,10 @@ ERROR = Failure(
 )
 
 
+DUMP = 'Fatal Python error: Segmentation fault\n  File "/home/me/train.py", line 9 in step'
+"""The end of the log of a worker with Python's faulthandler."""
+
+
 def failed(*failures: Failure, identical: int = 2) -> State:
     """Return the state after the failures, one in each round."""
     state = run(9)
@@ -141,6 +145,7 @@ def test_another_failure_is_no_repetition(other: Failure) -> None:
     [
         pytest.param(replace(ERROR, step=-1), id="the step is unknown"),
         pytest.param(replace(ERROR, traceback="", exit_code=-9, message="killed by SIGKILL"), id="a signal"),
+        pytest.param(replace(ERROR, traceback=DUMP, exit_code=-11), id="a signal, with a dump of the stack"),
         pytest.param(replace(ERROR, collective=True), id="the failure of a collective"),
         pytest.param(replace(ERROR, rollback=RollbackDemand(149, 100)), id="training returns to an older state"),
         pytest.param(replace(ERROR, message="OSError: [Errno 28] No space left"), id="the operating system"),
