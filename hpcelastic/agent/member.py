@@ -18,6 +18,9 @@ from hpcelastic.protocol.settings import NodeRange
 from hpcelastic.protocol.state import Member, NodeState, job_start
 from hpcelastic.storage.paths import safe_name
 
+LOCAL_JOB_PREFIX = "local-"
+"""The jobs of agents that act as several nodes on one machine begin with it. SLURM's jobs are numbers."""
+
 
 @dataclass(frozen=True)
 class NodeIdentity:
@@ -53,7 +56,8 @@ class NodeIdentity:
 
 def require_topology(identity: NodeIdentity, nodes: NodeRange) -> None:
     """Raise ConfigError if groups of nodes must be at one place, and SLURM does not tell the place of this one."""
-    if nodes.within and identity.job and not identity.topology:
+    in_slurm = identity.job and not identity.job.startswith(LOCAL_JOB_PREFIX)
+    if nodes.within and in_slurm and not identity.topology:
         raise ConfigError(
             f"nodes.within is {nodes.within}, but SLURM tells {identity.name} no topology (SLURM_TOPOLOGY_ADDR is not "
             "set); remove nodes.within, or ask for TopologyPlugin=topology/tree or topology/block in slurm.conf"

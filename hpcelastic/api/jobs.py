@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
-from hpcelastic.agent.member import local_pid
+from hpcelastic.agent.member import LOCAL_JOB_PREFIX, local_pid
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import RunReader, open_backend
 from hpcelastic.bootstrap import run_agent
@@ -27,9 +27,6 @@ from hpcelastic.slurm.queue import Capacity, capacity_of
 from hpcelastic.slurm.scheduler import ENDED_STATES, cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.storage.paths import RunPaths
-
-_LOCAL_PREFIX = "local-"
-"""Prefix of the job name of agents that `LocalNodes` has started."""
 
 
 def submit_for(paths: RunPaths, config: JobConfig) -> None:
@@ -121,7 +118,7 @@ def all_local(backend: Backend) -> bool:
 
 def is_local(member: Member) -> bool:
     """True if `LocalNodes` has started the agent."""
-    return member.job.startswith(_LOCAL_PREFIX)
+    return member.job.startswith(LOCAL_JOB_PREFIX)
 
 
 def end_jobs(*runs: RunReader) -> None:
@@ -138,7 +135,7 @@ class LocalNodes:
     def __init__(self, paths: RunPaths, count: int) -> None:
         self._paths = paths
         self._count = count
-        self._job = f"{_LOCAL_PREFIX}{secrets.token_hex(3)}"
+        self._job = f"{LOCAL_JOB_PREFIX}{secrets.token_hex(3)}"
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:

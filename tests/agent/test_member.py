@@ -61,7 +61,11 @@ def ended() -> str:
 # Fields of a member
 
 
-@pytest.mark.parametrize(("job", "topology"), [("7", "top.s1"), ("", "")], ids=["a known switch", "without SLURM"])
+@pytest.mark.parametrize(
+    ("job", "topology"),
+    [("7", "top.s1"), ("", ""), ("local-3f2a1b", "")],
+    ids=["a known switch", "without SLURM", "on one machine"],
+)
 def test_a_place_is_not_missing(job: str, topology: str) -> None:
     require_topology(replace(PLACE, job=job, topology=topology), NodeRange(2, 4, multiple=2, within="switch"))
 
