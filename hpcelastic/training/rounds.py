@@ -43,6 +43,9 @@ _CHANNEL_VARIABLE = "HPCELASTIC_WORKER_CHANNEL"
 _INTERRUPT_DELAY = 0.5
 """Seconds between the end of the connections and the signal to a main thread that has not noticed it."""
 
+_LISTENER_CHECK = 1.0
+"""Seconds until a process that waits for the end of its round looks whether its channel is open."""
+
 _INTERRUPT_SIGNAL = signal.SIGRTMAX - 1
 
 
@@ -164,18 +167,22 @@ class Seat:
     # In the main thread
 
     def _ends_round(self, error: BaseException) -> bool:
-        """Return whether ``error`` is due to the end of the round. Wait for that end if a collective has failed."""
+        """Return whether ``error`` is due to the end of the round. Wait for that end if a collective has failed.
+
+        It is not if the agent has closed the channel, because it never parks this process.
+        """
         expected = isinstance(error, RoundEnded) or _is_of_collective(error)
         if not expected:
             if self._over.is_set():  # perhaps the script has put the error of a collective into one of its own
                 log.warning("round %d has ended, and the function has raised %r", self._round, error)
             return self._over.is_set()
-        if not self._over.is_set():
+        if not self._over.is_set() and self._listener.is_alive():
             text = str(error).strip().partition("\n")[0][:500]
             print(f"round {self._round}: a collective has failed, waiting for the next round: {text}", file=sys.stderr)
             self._channel.send(Interrupted(self._round, text))
-            self._over.wait()
-        return True
+            while not self._over.wait(_LISTENER_CHECK) and self._listener.is_alive():
+                pass
+        return self._over.is_set()
 
     def _park(self, failed: bool) -> None:
         """Leave the round for good, after an error in the script's function if it has ``failed``."""

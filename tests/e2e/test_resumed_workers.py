@@ -270,6 +270,26 @@ main()
     assert [event["restarts"] for event in run.events("state changed")][-1] == 1
 
 
+def test_a_failed_collective_in_a_child_of_a_worker_ends_the_child(shell: Shell) -> None:
+    code = """
+import subprocess
+
+def step():
+    if context().round == 1 and context().rank == 1:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    train()
+
+if "child" in sys.argv:
+    main()
+else:
+    sys.exit(subprocess.run([sys.executable, *sys.argv, "child"]).returncode)
+"""
+    run = Run(shell, TRAINS + code, 2)
+    run.await_round(2, 2)
+    assert "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer" in run.finish()
+    assert run.events("worker interrupted") == []
+
+
 def test_what_is_left_of_an_old_round_cannot_publish(shell: Shell) -> None:
     code = """
 from hpcelastic.errors import HpcElasticError
