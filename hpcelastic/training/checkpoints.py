@@ -1,6 +1,7 @@
 """Checkpoints of a run, ordered by round and step: files that are published atomically, and snapshots in memory."""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -258,8 +259,9 @@ class Checkpoints:
 
     def _warn(self, what: str, reason: str) -> None:
         """Log, once for each reason, that something is not possible. The reason is empty without an agent."""
-        if reason and reason not in self._reasons:
-            self._reasons.add(reason)
+        kind = re.sub(r"\d+", "", reason)  # the amount of free memory changes from save to save
+        if kind not in self._reasons and reason:
+            self._reasons.add(kind)
             log.warning("%s: %s, because %s", self.directory, what, reason)
 
     def load(
