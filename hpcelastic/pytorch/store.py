@@ -60,8 +60,8 @@ class KeyValues(Protocol):
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Return those of ``keys`` that have no value."""
 
-    def update(self, key: str, change: Callable[[str | None], str | None]) -> str | None:
-        """Set ``key`` to ``change(value)`` and return the new value. ``change`` may be called more than once."""
+    def update(self, key: str, change: Callable[[str | None], str]) -> object:
+        """Set ``key`` to ``change(value)``. ``change`` may be called more than once. ConfigError as with `set`."""
 
 
 class WaitTimeout(dist.DistStoreError, LookupError):

@@ -63,7 +63,7 @@ class KeyValueStore:
     def set(self, key: str, value: str) -> None:
         """Set ``key`` to ``value``; ConfigError if that is not a string or larger than `MAX_VALUE`."""
         text = validated(key, value)
-        self.update(key, lambda _: text)
+        self._change(key, lambda _: text)
 
     def add(self, key: str, amount: int) -> int:
         """Add ``amount`` to the number in ``key`` and return the sum; a key without a value counts as 0.
@@ -71,7 +71,7 @@ class KeyValueStore:
         Raises ConfigError if the key holds no number. After a StoreError ``amount`` may or may not be added: read the
         key before you add again.
         """
-        return int(self.update(key, lambda old: str(parse_number(key, old) + amount)) or 0)
+        return int(self._change(key, lambda old: str(parse_number(key, old) + amount)) or 0)
 
     def compare_set(self, key: str, expected: str | None, desired: str) -> str | None:
         """Set ``key`` to ``desired`` if it holds ``expected`` (None: no value); return its value afterwards."""
@@ -79,7 +79,7 @@ class KeyValueStore:
         old = self.get(key)
         if old != expected:
             return old
-        return self.update(key, lambda old: text if old == expected else old)
+        return self._change(key, lambda old: text if old == expected else old)
 
     def delete(self, key: str) -> bool:
         """Remove the value of ``key``; return False if it had none."""
@@ -90,7 +90,7 @@ class KeyValueStore:
         def clear(old: str | None) -> None:
             held.append(old)
 
-        self.update(key, clear)
+        self._change(key, clear)
         return held[-1] is not None
 
     def keys(self) -> list[str]:
@@ -119,8 +119,14 @@ class KeyValueStore:
     def _read_value(self, name: str) -> str | None:
         return _value(self._existing_register(name).read().value)
 
-    def update(self, key: str, change: Callable[[str | None], str | None]) -> str | None:
-        """Set ``key`` to ``change(value)`` and return the new value. ``change`` may be called more than once."""
+    def update(self, key: str, change: Callable[[str | None], str]) -> None:
+        """Set ``key`` to ``change(value)``. ``change`` may be called more than once.
+
+        Raises ConfigError if the new value is not a string or larger than `MAX_VALUE`.
+        """
+        self._change(key, lambda old: validated(key, change(old)))
+
+    def _change(self, key: str, change: Callable[[str | None], str | None]) -> str | None:
         register = self._created_register(_directory_name(key))
         return _value(register.update(lambda old: {"key": key, "value": change(_value(old))}).value)
 

@@ -98,6 +98,13 @@ def test_invalid_values_are_refused_before_anything_is_written(
     assert os.listdir(tmp_path) == []
 
 
+def test_an_update_to_a_value_that_is_too_large_changes_nothing(store: KeyValueStore) -> None:
+    store.set("x", "a")
+    with pytest.raises(ConfigError, match=r"1048577 bytes, more than .* write it to a file"):
+        store.update("x", lambda old: f"{old}{'b' * MAX_VALUE}")
+    assert store.get("x") == "a"
+
+
 def test_the_largest_value_is_stored(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "x" * MAX_VALUE)
     assert other(tmp_path).get("x") == "x" * MAX_VALUE
