@@ -1,5 +1,6 @@
 """Requests of a user for an active run: drain nodes, change the number of nodes, save a checkpoint."""
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from hpcelastic.api.prepare import whoami
 from hpcelastic.api.sharing import is_ours, require_owner
 from hpcelastic.api.status import read_status
 from hpcelastic.backends.connect import RunReader
-from hpcelastic.config import JobConfig
+from hpcelastic.config import JobConfig, read_site
 from hpcelastic.config.codec import decode
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol import decide
@@ -71,6 +72,9 @@ def scale(run: RunReader, nodes: int) -> ScaleResult:
         )
     if state.settings.nodes.whole(nodes) != nodes:
         raise ConfigError(f"{_nodes(nodes)} are {state.settings.nodes.not_whole(nodes)}")
+    site = read_site(os.environ)
+    if site is not None and (problem := site.find_problem("nodes.max", nodes)):
+        raise ConfigError(f"nodes.max {problem}")
     if not jobs_of(run.paths):
         return _scale_without_slurm(run, state, nodes)
     spares, current = state.settings.nodes.spares, capacity(run)

@@ -44,13 +44,18 @@ class Site:
     def check(self, config: JobConfig, document: Document) -> None:
         """Add a problem for each value of a job that is beyond a limit."""
         values = encode(config)
-        for key, limit in self.limits.items():
-            value = _value(values, _path(key))
-            if _is_beyond(key, value, limit):
-                document.add_problem(_path(key), f"is {value}; this site allows at most {limit} ({self.path})")
+        for key in self.limits:
+            if problem := self.find_problem(key, _value(values, _path(key))):
+                document.add_problem(_path(key), problem)
         if not self.submits_from_nodes and config.slurm.refill:
             what = f"is {config.slurm.refill:g}; this site allows no submission from compute nodes ({self.path})"
             document.add_problem(_REFILL, f"{what}; remove it")
+
+    def find_problem(self, key: str, value: Any) -> str:
+        """Describe why the site does not allow a value of a key, such as ``nodes.max``; empty if it does."""
+        limit = self.limits.get(key)
+        is_beyond = limit is not None and _is_beyond(key, value, limit)
+        return f"is {value}; this site allows at most {limit} ({self.path})" if is_beyond else ""
 
 
 def read_site(environ: Mapping[str, str]) -> Site | None:

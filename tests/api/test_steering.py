@@ -154,6 +154,20 @@ def test_a_scale_to_a_group_that_is_not_whole_is_refused(make: Callable[..., Run
     assert run.status().scaled == 2
 
 
+def test_a_scale_beyond_the_limit_of_the_site_is_refused(
+    make: Callable[..., RunPaths], slurm: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("limits: {nodes.max: 4}\n")
+    monkeypatch.setenv("HPCELASTIC_SITE_CONFIG", str(site))
+    run = submitted(make())
+    with pytest.raises(ConfigError, match=rf"^nodes\.max is 5; this site allows at most 4 \({site}\)$"):
+        run.scale(5)
+    assert run.status().scaled == 0
+    run.scale(4)
+    assert run.status().scaled == 4
+
+
 def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) -> None:
     run = Run(make().root)
     with pytest.raises(ConfigError, match=r"^1 is fewer than nodes\.min, 2: no round could form"):
