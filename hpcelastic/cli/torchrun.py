@@ -96,7 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add(workers, "--numa-binding", metavar="HOW", help=what)
     what = (
         "signals to forward to workers: SIGUSR1, SIGUSR2, SIGCONT; "
-        "SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the agent, listed or not"
+        "SIGTERM, SIGINT and SIGHUP always end the agent, listed or not"
     )
     _add(workers, "--signals-to-handle", default=",".join(_ALWAYS), metavar="NAME,...", help=what)
     what = "modules to import once for all workers; '' starts each worker as a new process (default: torch)"
@@ -266,9 +266,13 @@ def _per_node(text: str) -> int | Literal["auto"]:
 def _count_with_torch(kind: str) -> int:
     """Count devices of a kind that only torch can count, in a separate process."""
     command = [sys.executable, "-c", _COUNT, kind]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT
-    )
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        what = f"torch has not counted these devices within {_TORCH_TIMEOUT:g} s"
+        raise ConfigError(f"--nproc-per-node is {kind}, but {what}; write a number") from None
     last = (done.stdout if done.returncode == 0 else done.stderr).strip().rpartition("\n")[2]
     if done.returncode or not last.isdigit():
         raise ConfigError(f"--nproc-per-node is {kind}, but torch cannot count these devices: {last}; write a number")
