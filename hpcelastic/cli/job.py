@@ -4,6 +4,10 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from hpcelastic.api.status import RunStatus
+from hpcelastic.errors import CrashLoop
+from hpcelastic.protocol.state import Phase
+
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe a job."""
@@ -17,6 +21,13 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Add the flag that continues a run that has ended."""
     parser.add_argument("--resume", action="store_true", help="continue a run that has ended, in its directory")
+
+
+def exit_status(status: RunStatus) -> int:
+    """Return the exit status of a command that has waited for the end of a run."""
+    if status.crash_loop:
+        return CrashLoop.exit_code
+    return 0 if status.phase == Phase.SUCCEEDED.value else 1
 
 
 def warning_printer(command: str) -> Callable[[str], None]:

@@ -16,8 +16,8 @@ from hpcelastic.api.prepare import prepare
 from hpcelastic.api.registry import record_run
 from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus
-from hpcelastic.cli.job import add_job, add_resume, warning_printer
-from hpcelastic.errors import ConfigError, CrashLoop, StoreError
+from hpcelastic.cli.job import add_job, add_resume, exit_status, warning_printer
+from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage.bounded import bounded
 
 _POLL_INTERVAL = 0.25
@@ -86,8 +86,7 @@ def _report_result(status: RunStatus) -> int:
         print(describe(failure, full=i == 0), file=sys.stderr)
     if status.crash_loop:
         print(f"hpcelastic run: {status.reason}", file=sys.stderr)
-        return CrashLoop.exit_code
-    return 0 if status.phase == "succeeded" else 1
+    return exit_status(status)
 
 
 class _Interrupts:

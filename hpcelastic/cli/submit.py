@@ -5,7 +5,7 @@ import argparse
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
 from hpcelastic.cli import sbatch
-from hpcelastic.cli.job import add_job, add_resume, warning_printer
+from hpcelastic.cli.job import add_job, add_resume, exit_status, warning_printer
 from hpcelastic.cli.json_output import add_json, print_json_line
 from hpcelastic.slurm.submission import remarks
 
@@ -13,9 +13,8 @@ from hpcelastic.slurm.submission import remarks
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     add_resume(parser)
-    parser.add_argument(
-        "--wait", action="store_true", help="wait until the run has ended; the exit status is 0 if it has succeeded"
-    )
+    what = "wait until the run has ended; the exit status is 0 if it has succeeded, and 4 for a crash loop"
+    parser.add_argument("--wait", action="store_true", help=what)
     what = "print the command line and the script without submitting them"
     parser.add_argument("--dry-run", action="store_true", help=what)
     add_json(parser, "a JSON object with name, job and directory; with --wait, another with phase and reason")
@@ -48,4 +47,4 @@ def _wait(started: Run, json: bool) -> int:
         print_json_line({"name": status.name, "phase": status.phase, "reason": status.reason})
     else:
         print(f"{status.name} has {status.phase}: {status.reason}")
-    return 0 if status.phase == "succeeded" else 1
+    return exit_status(status)
