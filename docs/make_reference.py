@@ -39,8 +39,9 @@ _CAUSES = """\
 `python docs/make_reference.py` makes this page from `hpcelastic/health/known_causes`.
 
 The report of a failure, `hpcelastic status` and `RunFailed` name the cause and a remedy if the message of the root
-cause is one of these. The first cause that matches applies. An echo is what a rank sees of a failure elsewhere. Some
-causes also count as [incidents](../health.md#incidents) of the node.
+cause, or the end of its log, is one of these. A cause that tells a detail precedes the others, and a vague one comes
+last. Among equals the first one applies. An echo is what a rank sees of a failure elsewhere. Some causes also count as
+[incidents](../health.md#incidents) of the node.
 
 | id | cause | blame | certainty | remedy | source of the message |
 | --- | --- | --- | --- | --- | --- |"""

@@ -193,7 +193,8 @@ class HangSettings:
     """The smallest limit of a step, in seconds."""
 
     first_step: float = 1800.0
-    """The limit of the first step of a process in a round, which often includes a compilation, in seconds."""
+    """The limit from the first call of ``should_stop()`` of a process in a round to the second, in seconds. This step
+    often includes a compilation."""
 
     phase: float = 3600.0
     """The limit of a phase that the script announces with ``phase()``, and of a save, in seconds."""
