@@ -119,6 +119,7 @@ def test_an_administrator(shell: Shell, wheel: Path, fresh_cluster: FreshCluster
     assert "SAFE" in output and "The nodes are fit" in output
     assert "train has succeeded" in output
     assert "drwx------" in output
+    assert len(re.findall(r"^\S+: none$", output, re.MULTILINE)) == 2, "a process is left on a node"
     cluster.wait_idle()
 
 
