@@ -17,7 +17,10 @@ for each other."""
 
 
 _KEPT_VERSIONS = 500
-"""Number of old versions of the register that stay. A round writes two or three, and each commit lists all names."""
+"""Number of the newest versions of the register that stay. A round writes two or three. Each commit lists all names.
+
+Version 1 stays too: the nonce and the time of a run are those of its first version.
+"""
 
 
 class FileBackend:
@@ -31,7 +34,7 @@ class FileBackend:
         return self._paths.root
 
     def register(self, writer: str) -> Register:
-        return Register(self._paths.register, writer, _KEPT_VERSIONS, lock_timeout=_LOCK_TIMEOUT)
+        return Register(self._paths.register, writer, _KEPT_VERSIONS, lock_timeout=_LOCK_TIMEOUT, keep_first=True)
 
     def lease(self, node: str) -> OwnLease:
         return OwnLease(self._paths.leases, node)

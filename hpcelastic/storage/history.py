@@ -38,11 +38,13 @@ class HistoryTrimmer:
     """Removes old versions from ``directory``.
 
     The last ``keep`` versions stay, and those that were superseded within the last `SETTLE_DELAY` seconds by ``clock``.
+    With ``keep_first``, version 1 stays too.
     Threads may share a trimmer: its observations are replaced as a whole.
     """
 
-    def __init__(self, directory: Path, keep: int, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, keep: int, clock: Callable[[], float], *, keep_first: bool = False) -> None:
         self._directory = directory
+        self._keep_until = 1 if keep_first else 0
         self._keep, self._batch = max(1, keep), max(1, min(keep, _BATCH))
         self._clock = clock
         self._observations: tuple[tuple[float, int], ...] = ()
@@ -61,7 +63,7 @@ class HistoryTrimmer:
         if last - self._trimmed_to < self._batch:
             return
         numbers = list_numbers()
-        old = numbers[: bisect_right(numbers, last)]
+        old = [number for number in numbers[: bisect_right(numbers, last)] if number > self._keep_until]
         if len(old) >= self._batch:
             self._remove_drafts(last)
             self._remove(path(number) for number in old)

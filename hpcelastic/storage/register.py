@@ -48,8 +48,8 @@ class Register:
     """A register in ``directory``, which must exist before the first commit.
 
     With ``keep``, only the last ``keep`` versions stay, and those that are seconds old by ``clock`` (see `history`).
-    Otherwise all versions stay. ``visibility_timeout`` is the time in seconds for which a listed version may be
-    invisible to this client. `lock` waits for ``lock_timeout`` seconds.
+    With ``keep_first``, version 1 stays too. Without ``keep``, all versions stay. ``visibility_timeout`` is the time in
+    seconds for which a listed version may be invisible to this client. `lock` waits for ``lock_timeout`` seconds.
     """
 
     def __init__(
@@ -60,13 +60,15 @@ class Register:
         visibility_timeout: float = VISIBILITY_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         lock_timeout: float = LOCK_TIMEOUT,
+        *,
+        keep_first: bool = False,
     ) -> None:
         self.directory = directory
         self._writer = writer
         self._lock = BoundedLock(directory, lock_timeout)
         self._visibility_timeout = visibility_timeout
         self._clock = clock
-        self._trimmer = None if keep is None else history.HistoryTrimmer(directory, keep, clock)
+        self._trimmer = None if keep is None else history.HistoryTrimmer(directory, keep, clock, keep_first=keep_first)
         self._newest = Version(0, None)
         self._written = b""
         """The file of the newest version if this object has written it and `read` has not returned it; else empty."""

@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends import files as file_backend
 from hpcelastic.backends.backend import Backend
-from hpcelastic.backends.connect import LastStateBackend, RunReader, open_agent_backend, open_backend
+from hpcelastic.backends.connect import (
+    LastStateBackend,
+    RunReader,
+    creation_time,
+    open_agent_backend,
+    open_backend,
+    run_nonce,
+)
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.backends.server_address import ServerAddress, write_address
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.settings import RendezvousSettings, Settings
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import announce_run, close_run, open_run, read_state
+from hpcelastic.storage import history
 from hpcelastic.storage.paths import RunPaths
 from tests.backends.servers import Server, Servers, servers_of_every_backend
 
@@ -43,6 +52,25 @@ def begin(paths: RunPaths, settings: RendezvousSettings = NAMED, address: str = 
 
 def files_in(directory: Path) -> set[Path]:
     return set(directory.rglob("*"))
+
+
+# The identity of a run
+
+
+def test_the_nonce_and_the_time_of_a_run_stay_after_old_versions_were_removed(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_backend, "_KEPT_VERSIONS", 2)
+    monkeypatch.setattr(history, "SETTLE_DELAY", 0.0)
+    backend = begin(paths, RendezvousSettings())
+    nonce, created = run_nonce(paths), creation_time(paths)
+    register = FileBackend(paths).register("test")
+    for _ in range(20):
+        register.update(lambda state: state)
+    first, second, *_ = register.numbers()
+    assert (first, second > 10) == (1, True)
+    assert (run_nonce(paths), creation_time(paths)) == (nonce, created)
+    assert read_state(backend).run_id == "r"
 
 
 # Agents

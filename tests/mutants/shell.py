@@ -49,7 +49,7 @@ _IN_PLACE = """            won = files.publish_new(path, b'') and not files.publ
 """
 _EXPIRY = "backend.observer(settings.expiry, clock)"
 _PARK_FIRST = "return machine._park(state.reason)"
-_ADD = "self.update(key, lambda old: str(parse_number(key, old) + amount))"
+_ADD = "self._change(key, lambda old: str(parse_number(key, old) + amount))"
 
 MUTANTS = {
     # files
@@ -412,7 +412,7 @@ MUTANTS = {
     ),
     # key-value store
     "a sum is computed before the compare-and-set": Patch(
-        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(parse_number(key, seen) + amount))"
+        KEYVALUE, _ADD, "self._change(key, lambda old, seen=self.get(key): str(parse_number(key, seen) + amount))"
     ),
     # workers that stay
     "the token of a parked worker is not revoked": Patch(ROUNDS, "        revoke_token(keep=self._listener)\n", ""),
