@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .leaves import Path, map_leaves
+from .leaves import Path, leaves, map_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -34,13 +34,11 @@ def _targets(like: Any) -> "dict[Path, torch.Tensor]":
     """Return the tensors that can receive values, by their paths. Each has memory that no other one uses."""
     import torch
 
-    tensors: dict[Path, torch.Tensor] = {}
-
-    def note(path: Path, leaf: Any) -> None:
-        if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout == torch.strided and not leaf.is_meta:
-            tensors[path] = leaf
-
-    map_leaves(note, like)
+    tensors: dict[Path, torch.Tensor] = {
+        path: leaf
+        for path, leaf in leaves(like)
+        if type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout == torch.strided and not leaf.is_meta
+    }
     uses = Counter(tensor.untyped_storage().data_ptr() for tensor in tensors.values())
     return {
         path: tensor

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from .leaves import like_sequence
+
 TEMPLATE_SIZE = 2
 """The number of equal samples in a batch from which `empty` is made. It distinguishes lists of samples from fields."""
 
@@ -58,7 +60,7 @@ def join(batches: Sequence[Any]) -> Any:
         return _like_mapping(first, {key: join([batch[key] for batch in batches]) for key in first})
     if isinstance(first[0], _NAMES):
         return type(first)(itertools.chain(*batches))
-    return _like_sequence(first, [join(column) for column in zip(*batches, strict=True)])
+    return like_sequence(first, [join(column) for column in zip(*batches, strict=True)])
 
 
 def _sliced(value: Any, size: int, rows: slice, other: Callable[[Any], Any]) -> Any:
@@ -68,7 +70,7 @@ def _sliced(value: Any, size: int, rows: slice, other: Callable[[Any], Any]) -> 
     if isinstance(value, (list, tuple)):
         if _is_list_of_samples(value, size):
             return value[rows]
-        return _like_sequence(value, [_sliced(item, size, rows, other) for item in value])
+        return like_sequence(value, [_sliced(item, size, rows, other) for item in value])
     return value[rows] if _has_samples(value, size) else other(value)
 
 
@@ -104,7 +106,3 @@ def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     made = copy.copy(value)
     made.update(items)
     return made
-
-
-def _like_sequence(value: Sequence[Any], items: list[Any]) -> Any:
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)  # type: ignore[call-arg]  # as is

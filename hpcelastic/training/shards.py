@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import StoreError
 
-from .leaves import Path, map_leaves
+from .leaves import Path, leaves, map_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -140,14 +140,7 @@ def _sharded_tensors(state: dict[str, Any]) -> "dict[Path, DTensor]":
         return {}
     from torch.distributed.tensor import DTensor
 
-    found: dict[Path, DTensor] = {}
-
-    def note(path: Path, leaf: Any) -> None:
-        if isinstance(leaf, DTensor):
-            found[path] = leaf
-
-    map_leaves(note, state)
-    return found
+    return {path: leaf for path, leaf in leaves(state) if isinstance(leaf, DTensor)}
 
 
 def _position(tensor: "DTensor") -> tuple[int, ...]:
