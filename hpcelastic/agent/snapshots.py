@@ -141,12 +141,12 @@ class Snapshots:
 
     def _answer(self, channel: WorkerChannel, message: Message) -> None:
         if isinstance(message, AwaitSnapshots):
-            self.writer.call_when_idle(lambda: channel.send(NoSnapshots()))
+            self.writer.call_when_idle(lambda: channel.send(NoSnapshots(message.request)))
         elif isinstance(message, DropSnapshot):
             self.kept.drop((channel, message.slot))
         elif isinstance(message, ListSnapshots):
             files = [str(name) for name in self.kept.names(message.directory)]
-            channel.send(SnapshotList(self._node, files))
+            channel.send(SnapshotList(self._node, files, message.request))
         elif isinstance(message, FetchSnapshot):
             _in_thread(self._fetch, channel, message)
         elif isinstance(message, KeepOnly):
@@ -197,10 +197,10 @@ class Snapshots:
                 raise CannotCopy(f"{message.file} is no name of a checkpoint")
             fetched = self._copies.fetch(message.directory, name, message.node)
         except (CannotCopy, TransferError, OSError) as error:
-            channel.send(FetchedSnapshot(message.file, reason_of(error)))
+            channel.send(FetchedSnapshot(message.file, reason_of(error), message.request))
             return
         with fetched:
-            channel.send(FetchedSnapshot(message.file, ""), [fetched.fd])
+            channel.send(FetchedSnapshot(message.file, "", message.request), [fetched.fd])
 
     def _saved(self, snapshot: Snapshot) -> None:
         """A snapshot is on disk. Called in the thread of the writer."""

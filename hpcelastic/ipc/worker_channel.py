@@ -129,6 +129,8 @@ class ListSnapshots:
     """The worker asks which snapshots of a directory the agent has in memory."""
 
     directory: str
+    request: int
+    """The number of the request among those of the worker. The answer has it too."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class SnapshotList:
     """The agent's node, with its incarnation."""
 
     files: Sequence[str]
+    request: int
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class FetchSnapshot:
     directory: str
     file: str
     node: str
+    request: int
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ class FetchedSnapshot:
 
     file: str
     error: str
+    request: int
 
 
 @dataclass(frozen=True)
@@ -171,10 +176,14 @@ class KeepOnly:
 class AwaitSnapshots:
     """The worker is about to look for checkpoints. It waits until the agent has published what it still has."""
 
+    request: int
+
 
 @dataclass(frozen=True)
 class NoSnapshots:
-    """The agent has no snapshot that is not published."""
+    """The answer to `AwaitSnapshots`: the agent has no snapshot that is not published."""
+
+    request: int
 
 
 Message: TypeAlias = (

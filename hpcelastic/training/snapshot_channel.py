@@ -62,8 +62,8 @@ class SnapshotChannel:
         self._newest_published = True
         """Whether the newest snapshot that the agent shall publish is published."""
 
-        self._expected: type[Message] = NoSnapshots
-        """The kind of answer to the last request. An answer to an earlier one may come too late."""
+        self._request = 0
+        """The number of the last request. The answer to an earlier one may come too late."""
 
         self._answer: tuple[Message, list[int]] | None = None
         """The answer to the last request."""
@@ -156,8 +156,7 @@ class SnapshotChannel:
 
         Before that, a process that looks for checkpoints would shut these out.
         """
-        self._expected, self._answer = NoSnapshots, None
-        if not self._connected or not self._channel.send(AwaitSnapshots()):
+        if not self._connected or not self._channel.send(AwaitSnapshots(self._new_request())):
             return
         began, reported = time.monotonic(), False
         while self._connected and self._answer is None:
@@ -174,7 +173,7 @@ class SnapshotChannel:
 
     def kept(self, directory: Path) -> SnapshotList | None:
         """Return the node of the agent, and the snapshots of a directory that it has; None if it does not answer."""
-        answer, _ = self._ask(ListSnapshots(_absolute(directory)), SnapshotList, _AGENT_TIMEOUT)
+        answer, _ = self._ask(ListSnapshots(_absolute(directory), self._new_request()), _AGENT_TIMEOUT)
         return answer if isinstance(answer, SnapshotList) else None
 
     def fetch(self, directory: Path, name: CheckpointName, node: str) -> int:
@@ -182,7 +181,8 @@ class SnapshotChannel:
 
         Raises OSError if that is not possible.
         """
-        answer, fds = self._ask(FetchSnapshot(_absolute(directory), str(name), node), FetchedSnapshot, None)
+        message = FetchSnapshot(_absolute(directory), str(name), node, self._new_request())
+        answer, fds = self._ask(message, None)
         if not isinstance(answer, FetchedSnapshot) or not fds:
             raise OSError(answer.error if isinstance(answer, FetchedSnapshot) else _NO_ANSWER)
         return fds[0]
@@ -191,14 +191,21 @@ class SnapshotChannel:
         """Let the agent drop all snapshots of a directory but those of a checkpoint; all of them for None."""
         self._channel.send(KeepOnly(_absolute(directory), "" if name is None else str(name)))
 
-    def _ask(
-        self, message: Message, expected: type[Message], timeout: float | None
-    ) -> tuple[Message | None, list[int]]:
+    def _new_request(self) -> int:
+        """Return the number of a request that follows. From now on, only its answer counts."""
+        self._request += 1
+        if self._answer is not None:
+            _, fds = self._answer  # the end of the round has interrupted the last request
+            self._answer = None
+            _close(fds)
+        return self._request
+
+    def _ask(self, message: Message, timeout: float | None) -> tuple[Message | None, list[int]]:
         """Return the agent's answer, and the descriptors that were sent with it; None if it does not answer."""
-        self._expected, self._answer = expected, None
         if self._connected and self._channel.send(message):
             self._receive_until(lambda: self._answer is not None, timeout)
-        return self._answer or (None, [])
+        answer, self._answer = self._answer, None
+        return answer or (None, [])
 
     # Messages of the agent
 
@@ -222,12 +229,15 @@ class SnapshotChannel:
             message, fds = received
             if isinstance(message, (SnapshotDone, SnapshotKept)):
                 self._slot_changed(message)
-            elif isinstance(message, self._expected) and self._answer is None:
+            elif self._is_answer(message) and self._answer is None:
                 self._answer = received
             else:
-                for fd in fds:
-                    os.close(fd)
+                _close(fds)
             timeout = 0.0
+
+    def _is_answer(self, message: Message) -> bool:
+        """Return whether a message answers the last request."""
+        return isinstance(message, (NoSnapshots, SnapshotList, FetchedSnapshot)) and message.request == self._request
 
     def _slot_changed(self, message: SnapshotDone | SnapshotKept) -> None:
         slot = self._slots.get(message.slot)
@@ -257,3 +267,8 @@ def snapshot_channel() -> SnapshotChannel | None:
 
 def _absolute(directory: Path) -> str:
     return str(directory.absolute())
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -315,18 +315,18 @@ def test_memory_that_is_too_small_is_an_error(node: Node) -> None:
 def test_a_worker_waits_until_no_snapshot_is_left(node: Node, blocked: Callable[[], None]) -> None:
     node.begin(7)
     later = WorkerChannel.connect(node.snapshots.name)
-    later.send(AwaitSnapshots())
+    later.send(AwaitSnapshots(1))
     for _ in range(5):
         node.turn()
     with pytest.raises(BlockingIOError):
         later.receive(wait=False)
     blocked()
     received = later.receive(wait=True)
-    assert received is not None and isinstance(received[0], NoSnapshots)
+    assert received is not None and received[0] == NoSnapshots(1)
     assert listing(node.directory) == ["round-0002.step-00000007.pt"]
-    later.send(AwaitSnapshots())
+    later.send(AwaitSnapshots(2))
     node.turn()
-    assert later.receive(wait=True) is not None
+    assert later.receive(wait=True) == (NoSnapshots(2), [])
     later.close()
 
 

@@ -97,18 +97,18 @@ def receive(node: Node, channel: WorkerChannel, kind: type[M]) -> tuple[M, list[
 
 def listed(node: Node, channel: WorkerChannel | None = None, directory: Path | None = None) -> list[str]:
     channel = node.worker if channel is None else channel
-    assert channel.send(ListSnapshots(str(directory or node.directory)))
+    assert channel.send(ListSnapshots(str(directory or node.directory), 5))
     answer, _ = receive(node, channel, SnapshotList)
-    assert answer.node == "n1@a"
+    assert (answer.node, answer.request) == ("n1@a", 5)
     return list(answer.files)
 
 
 def fetched(node: Node, file: str, channel: WorkerChannel | None = None) -> bytes | str:
     """Return the content of a snapshot, or the reason why the agent does not return it."""
     channel = node.worker if channel is None else channel
-    assert channel.send(FetchSnapshot(str(node.directory), file, "n1@a"))
+    assert channel.send(FetchSnapshot(str(node.directory), file, "n1@a", 6))
     answer, fds = receive(node, channel, FetchedSnapshot)
-    assert answer.file == file and len(fds) == (not answer.error)
+    assert (answer.file, answer.request, len(fds)) == (file, 6, not answer.error)
     if answer.error:
         return answer.error
     assert find_damage(Path(f"/proc/self/fd/{fds[0]}")) is None

@@ -18,7 +18,8 @@ from tests.training.workers import become_nobody
 
 def held(node: str, *parts: tuple[int, int, int], of: int = 3) -> SnapshotList:
     """Return the list of a node: round, step and part of each snapshot."""
-    return SnapshotList(node, [str(CheckpointName(round, step, parts=of, part=part)) for round, step, part in parts])
+    files = [str(CheckpointName(round, step, parts=of, part=part)) for round, step, part in parts]
+    return SnapshotList(node, files, request=1)
 
 
 def test_a_checkpoint_is_complete_once_all_parts_are_somewhere() -> None:
@@ -54,7 +55,7 @@ def test_a_damaged_part_is_read_from_another_node() -> None:
 
 
 def test_names_that_are_none_are_ignored() -> None:
-    assert complete_checkpoints([SnapshotList("a", ["../x", "round-1"])]) == ([], [])
+    assert complete_checkpoints([SnapshotList("a", ["../x", "round-1"], request=1)]) == ([], [])
 
 
 class Agent:

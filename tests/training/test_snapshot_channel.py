@@ -61,6 +61,12 @@ class Pair:
             found.append(received[0])
 
 
+def memory(content: bytes) -> int:
+    fd = os.memfd_create("snapshot")
+    os.write(fd, content)
+    return fd
+
+
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     become_nobody(monkeypatch)
@@ -116,28 +122,57 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(pair: Pair) -> N
     """The process has not waited for it."""
     assert pair.here.kept(Path("/c")) is None
     name, before = CheckpointName(1, 7), len(os.listdir("/proc/self/fd"))
-    pair.agent.send(SnapshotList("n1@a", [str(name)]))
-    pair.agent.send(FetchedSnapshot(str(name), ""), [0])
-    pair.agent.send(FetchedSnapshot(str(name), ""), [0])
+    pair.agent.send(SnapshotList("n1@a", [str(name)], 1))
+    pair.agent.send(FetchedSnapshot(str(name), "", 2), [0])
+    pair.agent.send(FetchedSnapshot(str(name), "", 2), [0])
     os.close(pair.here.fetch(Path("/c"), name, "n1@a"))
     pair.here.is_kept()
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+class Interrupted(BaseException):
+    """The round has ended."""
+
+
+@pytest.mark.parametrize("arrives_before", [True, False])
+def test_the_answer_to_a_fetch_that_was_interrupted_is_dropped(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, arrives_before: bool
+) -> None:
+    """The next round fetches another part. The answer to the first request arrives before that, or meanwhile."""
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patches, pytest.raises(Interrupted):
+        patches.setattr(pair.here, "_receive_until", interrupted)
+        pair.here.fetch(Path("/c"), CheckpointName(1, 7, parts=2, part=0), "n1@a")
+    before = len(os.listdir("/proc/self/fd"))
+    first, second = memory(b"part 0"), memory(b"part 1")
+    pair.agent.send(FetchedSnapshot("part 0", "", 1), [first])
+    if arrives_before:
+        pair.here.is_kept()
+    pair.agent.send(FetchedSnapshot("part 1", "", 2), [second])
+    fetched = pair.here.fetch(Path("/c"), CheckpointName(1, 7, parts=2, part=1), "n1@a")
+    assert os.pread(fetched, 10, 0) == b"part 1"
+    for fd in (first, second, fetched):
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_process_waits_for_the_publication_although_an_older_answer_comes(pair: Pair) -> None:
     assert pair.here.kept(Path("/c")) is None
-    pair.agent.send(SnapshotList("n1@a", []))
+    pair.agent.send(SnapshotList("n1@a", [], 1))
     waits = threading.Thread(target=pair.here.await_agent)
     waits.start()
-    assert eventually(lambda: AwaitSnapshots() in pair.received())
+    assert eventually(lambda: AwaitSnapshots(2) in pair.received())
     waits.join(0.1)
     assert waits.is_alive()
-    pair.agent.send(NoSnapshots())
+    pair.agent.send(NoSnapshots(2))
     waits.join()
 
 
 def test_a_fetch_that_fails_has_a_reason(pair: Pair) -> None:
-    pair.agent.send(FetchedSnapshot("", "it is not there any more"))
+    pair.agent.send(FetchedSnapshot("", "it is not there any more", 1))
     with pytest.raises(OSError, match="it is not there any more"):
         pair.here.fetch(Path("/c"), CheckpointName(1, 7), "n2@b")
-    assert pair.received() == [FetchSnapshot("/c", str(CheckpointName(1, 7)), "n2@b")]
+    assert pair.received() == [FetchSnapshot("/c", str(CheckpointName(1, 7)), "n2@b", 1)]
