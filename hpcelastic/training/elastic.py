@@ -129,7 +129,7 @@ class Elastic:
 
         self._seat: Seat | None = None
         for optimizer_ in self._optimizers():
-            optimizer_.register_step_pre_hook(self._optimizer_steps)
+            optimizer_.register_step_pre_hook(self._begin_change)
             if isinstance(batches, GlobalBatches) and batches.lr is not None:
                 scale_learning_rates(optimizer_, lambda: batches.lr_factor(self._batch_size()))
 
@@ -291,8 +291,12 @@ class Elastic:
             return
         if not choice.sources:
             assert self.checkpoints is not None
-            checkpoint = self.checkpoints.load(like=self._state_dict())
-            if checkpoint is not None:
+            like, before = self._state_dict(), (self._held, self._begun)
+            self._begin_change()
+            checkpoint = self.checkpoints.load(like=like)
+            if checkpoint is None:
+                self._held, self._begun = before  # nothing has been overwritten
+            else:
                 self._load(checkpoint.state)
         elif rank in choice.receivers:
             mark(MarkKind.SOURCE, Source.PEER)
@@ -313,8 +317,8 @@ class Elastic:
         if self._seat is not None:
             self._seat.release()
 
-    def _optimizer_steps(self, optimizer: object, args: Any, kwargs: Any) -> None:
-        """The parameters change now. From here to the next boundary the state is not whole."""
+    def _begin_change(self, *_: object) -> None:
+        """Note that the objects change now, in the optimizer's step or a load. The next boundary has a whole state."""
         self._held, self._begun = None, True
 
     def _keep_for_next_round(self) -> None:
@@ -347,6 +351,7 @@ class Elastic:
         if missing:
             raise ConfigError(f"the state of the run and this script differ in {', '.join(sorted(missing))}")
         parts = dict(saved["parts"])
+        self._begin_change()
         if self._saves.sharded:
             from torch.distributed.checkpoint.state_dict import set_state_dict
 
@@ -357,8 +362,7 @@ class Elastic:
         self.state.clear()
         self.state.update(saved["state"])
         self._data.load_state_dict(saved["data"])
-        self.step, self._begun = saved["step"], True
-        self._held = None  # the values of the last boundary belong to another state
+        self.step = saved["step"]
 
     def _optimizers(self) -> list[Any]:
         return [part for part in self._parts.values() if hasattr(part, "register_step_pre_hook")]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, elastic, periodic_saves
+from hpcelastic.training.recovery import Held
 from hpcelastic.training.retention import CheckpointName
 from hpcelastic.training.rounds import RoundEnded
 
@@ -125,6 +126,53 @@ def test_a_state_that_is_not_whole_is_read_from_disk() -> None:
 def test_without_a_whole_state_the_process_cannot_continue() -> None:
     with pytest.raises(RuntimeError, match="no rank has a whole state and there is no checkpoint"):
         make().run(trainer({"optimizer": 5}))
+
+
+def end_round(*args: Any, **kwargs: Any) -> None:
+    raise RoundEnded
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_state_that_is_loaded_in_part_is_not_whole(monkeypatch: pytest.MonkeyPatch, has_state: bool) -> None:
+    """The round ends after the model has received its new state, and before the optimizer has."""
+    newer, made = make(), make()
+    newer._commit(8, 32)
+    if has_state:
+        made._commit(7, 28)
+    monkeypatch.setattr(elastic, "gather_objects", lambda held: [held, Held(0, 8)])
+    monkeypatch.setattr(elastic, "receive_state", lambda choice, rank: newer._state_dict())
+    with monkeypatch.context() as patches:
+        patches.setattr(made.optimizer, "load_state_dict", end_round)
+        with pytest.raises(RoundEnded):
+            made._recover()
+    monkeypatch.setattr(elastic, "gather_objects", lambda held: [held])
+    with pytest.raises(RuntimeError, match="no rank has a whole state"):
+        made._recover()
+
+
+def test_a_checkpoint_that_is_loaded_in_part_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints("checkpoints")
+    expected = make(checkpoints).run(trainer({}))
+    made = make(checkpoints)
+    with monkeypatch.context() as patches:
+        patches.setattr(checkpoints, "load", end_round)
+        with pytest.raises(RoundEnded):
+            made._recover()
+        patches.setattr(checkpoints, "newest", lambda: None)
+        with pytest.raises(RuntimeError, match="no rank has a whole state"):
+            made._recover()
+    made._recover()
+    assert made.step == 9 and made.run(trainer({})) == expected
+
+
+def test_a_checkpoint_that_is_gone_leaves_the_state_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there when the choice was made."""
+    made = make(Checkpoints("checkpoints"))
+    monkeypatch.setattr(made.checkpoints, "newest", lambda: Held(0, 9))
+    made._recover()
+    monkeypatch.setattr(made.checkpoints, "newest", lambda: None)
+    made._recover()
+    assert made.run(trainer({})) == make().run(trainer({}))
 
 
 def test_another_process_continues_from_the_checkpoint() -> None:
