@@ -342,8 +342,11 @@ class Elastic:
         if self._saves.sharded:
             from torch.distributed.checkpoint.state_dict import get_state_dict
 
-            # It knows how the state of the optimizer is sharded, and makes that state if there is none yet.
+            # It knows how the state of the optimizer is sharded, and makes that state if there is none yet: by a step
+            # without gradients, which changes nothing else. An optimizer without a state makes one each time.
+            before = self._held, self._begun
             parts["model"], parts["optimizer"] = get_state_dict(self.model, self.optimizer)
+            self._held, self._begun = before
         return {"step": self.step, "state": self.state, "parts": parts, "data": self._data.state_dict()}
 
     def _load(self, saved: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, elastic, periodic_saves
 from hpcelastic.training.recovery import Held
@@ -225,6 +227,27 @@ def test_a_step_with_a_metric_is_saved_with_it() -> None:
     assert saved_steps() == [4, 9]
     best = checkpoints.load(best=True)
     assert best is not None and (best.step, best.metric, best.state["step"]) == (4, 0.5, 4)
+
+
+def test_reading_a_sharded_state_leaves_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read the state of an optimizer that has none, torch makes a step with it."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    model = torch.nn.Linear(3, 1)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    made = Elastic(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        batches=GlobalBatches(len(DATA), 4),
+        checkpoints=Checkpoints("checkpoints"),
+        save_every=2,
+    )
+    monkeypatch.setattr(elastic, "should_stop", lambda: made.step == 2)
+    monkeypatch.setattr(elastic, "must_save", lambda: True)
+    for _, (x, y) in made.steps(DATA, last=9):
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+    assert saved_steps() == [2]
 
 
 @pytest.mark.parametrize(
