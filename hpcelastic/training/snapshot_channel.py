@@ -221,7 +221,9 @@ class SnapshotChannel:
 
     def _receive(self, timeout: float | None) -> None:
         """Read the agent's messages; wait for the first up to ``timeout`` seconds."""
-        while self._connected and select.select([self._channel], [], [], timeout)[0]:
+        readable = select.poll()  # select() fails in a process that has many descriptors
+        readable.register(self._channel, select.POLLIN)
+        while self._connected and readable.poll(None if timeout is None else timeout * 1000):
             received = self._channel.receive(wait=True)
             if received is None:
                 self._connected = False

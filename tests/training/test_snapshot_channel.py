@@ -1,6 +1,9 @@
 """A process hands over snapshots to its agent. The test acts as the agent."""
 
+import fcntl
 import os
+import resource
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +131,18 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(pair: Pair) -> N
     os.close(pair.here.fetch(Path("/c"), name, "n1@a"))
     pair.here.is_kept()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_process_may_have_many_descriptors(pair: Pair) -> None:
+    """select() takes none above 1023."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
+    here, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    high = socket.socket(fileno=fcntl.fcntl(here, fcntl.F_DUPFD_CLOEXEC, 1100))
+    with here, agent, high:
+        WorkerChannel(agent).send(SnapshotList("n1@a", [], 1))
+        assert SnapshotChannel(WorkerChannel(high)).kept(Path("/c")) == SnapshotList("n1@a", [], 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class Interrupted(BaseException):
