@@ -10,7 +10,7 @@ receives one.
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.ipc.marks import MarkKind, Source
@@ -205,7 +205,7 @@ class Elastic:
         """
         return loss * (self._worker.world_size / self._batch_size())
 
-    def check(self, loss: "float | torch.Tensor") -> None:
+    def check(self, loss: SupportsFloat) -> None:
         """Raise `PoisonedState` if a loss of the current step is not finite, or more than ``spike`` times the median.
 
         Call it before ``optimizer.step()``. All ranks then return to an older state: that of the newest checkpoint, and
@@ -263,6 +263,7 @@ class Elastic:
                 self._seat.connect(parameter.device)
         self._recover()
         self._saves.begin_round(worker, self.step)
+        self._checks.begin_round(worker.world_size)
         result = train(self, *args)
         if ours and has_process_group():
             dist.destroy_process_group()

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import deque
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, SupportsFloat
 
 from hpcelastic.errors import PoisonedState
 from hpcelastic.ipc.marks import MarkKind
@@ -11,9 +11,6 @@ from hpcelastic.ipc.marks import MarkKind
 from .checkpoints import Checkpoints
 from .control_page import mark
 from .rollback import current_rollback
-
-if TYPE_CHECKING:
-    import torch
 
 _HISTORY, _ENOUGH = 100, 20
 """Number of the newest losses with which a loss is compared, and the smallest number of them."""
@@ -44,14 +41,18 @@ class LossCheck:
         self._checkpoints, self._spike = checkpoints, spike
         self._losses: deque[float] = deque(maxlen=_HISTORY)
 
-    def __call__(self, loss: "float | torch.Tensor", step: int) -> None:
-        """Check ``loss``. ``step`` is the number of steps that were complete before it was computed."""
-        value = float(loss if isinstance(loss, float) else loss.detach())
+    def __call__(self, loss: SupportsFloat, step: int) -> None:
+        """Check ``loss``, a number or a tensor. ``step`` is the number of steps that were complete before it."""
+        value = float(loss.detach() if hasattr(loss, "detach") else loss)
         problem = self._problem(value)
         if not problem:
             self._losses.append(abs(value))
             return
         demand_rollback(f"the loss is {problem}", step, self._checkpoints)
+
+    def forget(self) -> None:
+        """Forget all losses so far: those that follow are of another size."""
+        self._losses.clear()
 
     def _problem(self, value: float) -> str:
         """Describe what is wrong with a loss; empty if nothing is."""
@@ -60,7 +61,7 @@ class LossCheck:
         if self._spike is None or len(self._losses) < _ENOUGH:
             return ""
         median = statistics.median(self._losses)
-        if abs(value) <= self._spike * median:
+        if not median or abs(value) <= self._spike * median:
             return ""
         return f"{value:.4g}, more than {self._spike:g} times {median:.4g}, the median of the last {len(self._losses)},"
 

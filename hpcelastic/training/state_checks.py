@@ -18,6 +18,14 @@ class StateChecks:
             raise ValueError(f"check_replicas is {every}; it must be 0 or more steps")
         self.loss = LossCheck(checkpoints, spike=spike)
         self._checkpoints, self._every = checkpoints, every
+        self._world_size = 0
+        """The number of ranks in the newest round; 0 before the first."""
+
+    def begin_round(self, world_size: int) -> None:
+        """Note that a round begins. The sum of the losses over a rank's share depends on the number of ranks."""
+        if world_size != self._world_size:
+            self.loss.forget()
+        self._world_size = world_size
 
     def replicas(self, model: "torch.nn.Module", step: int) -> None:
         """Compare the replicas if that is due after ``step`` steps. Collective."""

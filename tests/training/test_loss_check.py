@@ -3,7 +3,9 @@
 import json
 import math
 from pathlib import Path
+from typing import SupportsFloat
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from hpcelastic.protocol.findings import Rollback
 from hpcelastic.training import Checkpoints, LossCheck
 from hpcelastic.training.recovery import Held
 from hpcelastic.training.rollback import VARIABLE, permitted_state
+from hpcelastic.training.state_checks import StateChecks
 
 
 def return_to(monkeypatch: pytest.MonkeyPatch, *values: int) -> None:
@@ -55,6 +58,33 @@ def test_a_loss_must_not_rise_suddenly() -> None:
     check(20.0, 20)
     with pytest.raises(PoisonedState, match=r"^the loss is 20\.1, more than 10 times 2, the median of the last 21,"):
         check(20.1, 21)
+
+
+def test_a_loss_after_zeros_is_no_spike() -> None:
+    check = LossCheck(None, spike=10.0)
+    for step in range(30):
+        check(0.0, step)
+    check(1e-9, 30)
+
+
+@pytest.mark.parametrize("loss", [2, np.float32(2), np.int64(2), torch.tensor(2), torch.tensor([2.0])], ids=repr)
+def test_a_loss_is_any_number(loss: SupportsFloat) -> None:
+    check = LossCheck(None)
+    check(loss, 0)
+    with pytest.raises(PoisonedState, match="the loss is nan"):
+        check(np.float32(math.nan), 1)
+
+
+def test_losses_of_another_number_of_ranks_are_not_compared() -> None:
+    """A loss is often the sum over the share of a rank, which grows when ranks are lost."""
+    checks = StateChecks(None, 10.0, 0)
+    for round, world_size in enumerate((16, 16, 1)):
+        checks.begin_round(world_size)
+        for step in range(30 * round, 30 * round + 30):
+            checks.loss(2.3 * 1024 / world_size, step)
+    checks.begin_round(1)
+    with pytest.raises(PoisonedState, match="more than 10 times 2355"):
+        checks.loss(1e6, 90)
 
 
 @pytest.mark.parametrize("spike", [1.0, 0.0, math.nan])
