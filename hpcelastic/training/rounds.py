@@ -8,6 +8,7 @@ the process, and reports that it is parked. An agent that does not get this repo
 another one.
 """
 
+import errno
 import functools
 import gc
 import logging
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import MarkKind
-from hpcelastic.ipc.worker_channel import Entered, Interrupted, Park, Parked, Resume, WorkerChannel
+from hpcelastic.ipc.worker_channel import Entered, Interrupted, Message, Park, Parked, Resume, WorkerChannel
 
 from . import stop
 from .context import context, local_index
@@ -95,7 +96,7 @@ class Seat:
         self._interruptible = False
         """Whether the signal may raise `RoundEnded`. It does so once in a round."""
 
-        self._resumes: queue.SimpleQueue[tuple[Resume, list[int]] | None] = queue.SimpleQueue()
+        self._resumes: queue.SimpleQueue[tuple[Resume, list[int]] | Exception | None] = queue.SimpleQueue()
         self._groups = ProcessGroups()
         self._main_thread = threading.current_thread()
         self._holds = self._interrupt_due = False
@@ -209,6 +210,8 @@ class Seat:
         message = self._resumes.get()
         if message is None:  # the agent has no further round for this process
             sys.exit(0)
+        if isinstance(message, Exception):
+            raise RuntimeError("this process cannot take part in another round") from message
         resume, (stdout, stderr) = message
         for number, fd, stream in ((1, stdout, sys.stdout), (2, stderr, sys.stderr)):
             stream.flush()
@@ -250,22 +253,33 @@ class Seat:
     # In the listener's thread
 
     def _listen(self) -> None:
-        while (received := self._channel.receive(wait=True)) is not None:
-            message, fds = received
-            if isinstance(message, Park) and message.round == self._round:
-                self._end_round()
-            elif isinstance(message, Resume):
-                self._round = message.round
-                self._over.clear()
-                self._resumes.put((message, fds))
-        self._resumes.put(None)
+        """Read the messages of the agent until it closes the channel. The main thread waits for the result."""
+        try:
+            while (received := self._channel.receive(wait=True)) is not None:
+                self._handle(*received)
+            self._resumes.put(None)
+        except Exception as error:
+            self._resumes.put(error)
+
+    def _handle(self, message: Message, fds: list[int]) -> None:
+        if isinstance(message, Park) and message.round == self._round:
+            self._end_round()
+        elif isinstance(message, Resume):
+            if len(fds) != 2:  # the kernel drops those that would be too many for this process
+                raise OSError(errno.EMFILE, "the descriptors of the output have not arrived")
+            self._round = message.round
+            self._over.clear()
+            self._resumes.put((message, fds))
 
     def _end_round(self) -> None:
         """Make the main thread leave the script's function."""
         self._over.set()
         store_port = int(os.environ.get("MASTER_PORT") or 0)
         while not self._left.is_set():  # repeated, because the function may create another process group
-            self._groups.end_collectives(store_port)
+            try:
+                self._groups.end_collectives(store_port)
+            except Exception as error:  # such as too many open files; the main thread may leave without it
+                log.warning("round %d: the collectives cannot be ended: %r", self._round, error)
             if not self._left.wait(_INTERRUPT_DELAY) and self._main_thread is threading.main_thread():
                 signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT_SIGNAL)
 
