@@ -34,6 +34,9 @@ phase in which the worker is, or 0."""
 RING_SIZE = _HEADER.size + TOTALS_SIZE + CAPACITY * _MARK.size
 """Bytes of a ring."""
 
+_DEMANDS_AND_STEPS = (MarkKind.POISONED, MarkKind.ROLLBACK, MarkKind.STEP, MarkKind.RESTORED)
+"""The marks of a demand for an older state, and those that show that the worker has continued in spite of it."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -108,8 +111,11 @@ class MarkRing:
         return before + steps if newest == round and steps else None
 
     def rollback(self, round: int) -> tuple[int, int] | None:
-        """Return the values of `MarkKind.POISONED` and `MarkKind.ROLLBACK` if these are the newest marks of a round."""
-        marks = [mark for mark in self.read(at_most=2) if mark.round == round]
+        """Return the values of `MarkKind.POISONED` and `MarkKind.ROLLBACK` if no step of the round has followed.
+
+        Other marks may follow, such as the end of the phase in which the state was found to be poisoned.
+        """
+        marks = [mark for mark in self.read() if mark.round == round and mark.kind in _DEMANDS_AND_STEPS][-2:]
         if [mark.kind for mark in marks] != [MarkKind.POISONED, MarkKind.ROLLBACK]:
             return None
         return marks[0].value, marks[1].value

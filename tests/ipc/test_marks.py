@@ -53,6 +53,40 @@ def ring() -> MarkRing:
     return MarkRing(mmap.mmap(-1, 64 + RING_SIZE), 64)
 
 
+def demand(ring: MarkRing, round: int = 3) -> None:
+    """Let the worker demand an older state."""
+    ring.write(round, MarkKind.STEP, 6)
+    ring.write(round, MarkKind.POISONED, 5)
+    ring.write(round, MarkKind.ROLLBACK, 2)
+
+
+def test_a_demand_for_an_older_state_is_found_behind_other_marks(ring: MarkRing) -> None:
+    """The check may be in a phase, and what the script does in a ``finally`` may leave marks too."""
+    assert ring.rollback(3) is None
+    demand(ring)
+    assert ring.rollback(3) == (5, 2)
+    for kind in (MarkKind.PHASE_ENDED, MarkKind.LOSS, MarkKind.TOTAL):
+        ring.write(3, kind, 0)
+        assert ring.rollback(3) == (5, 2)
+    assert ring.rollback(2) is None and ring.rollback(4) is None
+
+
+@pytest.mark.parametrize("kind", [MarkKind.STEP, MarkKind.RESTORED])
+def test_a_demand_for_an_older_state_ends_with_the_next_step(ring: MarkRing, kind: MarkKind) -> None:
+    """The script has handled the error."""
+    demand(ring)
+    ring.write(3, kind, 7)
+    assert ring.rollback(3) is None
+    demand(ring)
+    assert ring.rollback(3) == (5, 2)
+
+
+def test_an_older_state_is_demanded_for_one_round(ring: MarkRing) -> None:
+    demand(ring)
+    ring.write(4, MarkKind.RESUMED, 4)
+    assert ring.rollback(4) is None
+
+
 def test_marks_are_read_in_their_order(ring: MarkRing) -> None:
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     ring.write(3, MarkKind.RESTORED, 40)
