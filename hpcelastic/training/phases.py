@@ -7,6 +7,9 @@ from hpcelastic.ipc.marks import MarkKind
 
 from .control_page import mark
 
+_LONGEST_LIMIT = 2**31
+"""Seconds, for a limit that is infinite."""
+
 _KINDS = {"compile": MarkKind.COMPILING, "evaluate": MarkKind.EVALUATING}
 
 
@@ -24,7 +27,9 @@ def phase(name: str, limit: float | None = None) -> Iterator[None]:
     """
     if limit is not None and not limit > 0:
         raise ValueError(f"limit is {limit}; it must be a number of seconds, more than 0")
-    with marked_phase(_KINDS.get(name, MarkKind.PHASE), 0 if limit is None else max(1, round(limit))):
+    with marked_phase(
+        _KINDS.get(name, MarkKind.PHASE), 0 if limit is None else max(1, round(min(limit, _LONGEST_LIMIT)))
+    ):
         yield
 
 
