@@ -151,8 +151,11 @@ class Elastic:
         if seat is None or self._saves.sharded:
             return self._run_round(train, args)
         self._seat = seat
-        self._seat.releases_at_boundary = True
-        return self._seat.run(lambda: self._run_round(train, args))
+        seat.releases_at_boundary = True
+        try:
+            return seat.run(lambda: self._run_round(train, args))
+        finally:
+            seat.releases_at_boundary = False
 
     def steps(self, data: Any, last: int) -> Iterator[tuple[int, Any]]:
         """Yield the number of each step up to ``last``, and this rank's share of its batch.

@@ -109,6 +109,18 @@ def test_a_step_that_fails_twice_leaves_no_trace() -> None:
     assert lists == [[], [0], [0], [0], [0, 1]]
 
 
+def test_the_boundary_releases_the_process_as_long_as_the_training_runs(seat: Seat) -> None:
+    """A function that is called by ``resumable`` later may have an ordinary optimizer, whose step releases it."""
+
+    def train(elastic: Elastic) -> None:
+        assert seat.releases_at_boundary
+        raise ValueError("a defect of the script")
+
+    with pytest.raises(ValueError, match="a defect"):
+        make().run(train)
+    assert not seat.releases_at_boundary
+
+
 def test_a_single_rank_has_a_process_group_too() -> None:
     def train(elastic: Elastic) -> int:
         model = torch.nn.parallel.DistributedDataParallel(elastic.model)
