@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,7 +132,7 @@ class Checkpoints:
         complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem refuses, or if
         a newer round has saved or loaded here, which makes this worker a zombie.
         """
-        name = CheckpointName(self.round, step, self.retention.metric_of(metrics))
+        name = CheckpointName(self.round, index(step), self.retention.metric_of(metrics))
         with marked_phase(MarkKind.SAVING):
             if is_sharded(state):
                 return self._save_sharded(name, state, wait)
@@ -217,7 +218,7 @@ class Checkpoints:
             >>> checkpoints.load().step
             200
         """
-        channel, sharded = self._channel(), is_sharded(state)
+        channel, sharded, step = self._channel(), is_sharded(state), index(step)
         part = place_in_group()[0] if sharded else 0
         prepared: tuple[Archive, Slot] | str = ""
         if channel is not None and not channel.is_copying():

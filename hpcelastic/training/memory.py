@@ -34,6 +34,9 @@ def allocate_shared(size: int) -> int:
     except OSError as error:
         os.close(fd)
         raise OSError(error.errno, f"{size >> 20} MiB of memory: {error.strerror}") from error
+    except BaseException:  # such as the end of the round
+        os.close(fd)
+        raise
     return fd
 
 

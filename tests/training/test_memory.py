@@ -56,6 +56,22 @@ def test_the_smallest_amount_counts(tmp_path: Path, files: dict[str, str], free:
     assert (found.bytes, found.where.endswith(where)) == (free * MIB, True)
 
 
+class Interrupted(BaseException):
+    """The round has ended."""
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Interrupted()], ids=repr)
+def test_memory_that_is_not_returned_is_released(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fails(*args: object) -> None:
+        raise error
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "posix_fallocate", fails)
+    with pytest.raises((OSError, Interrupted)):
+        allocate_shared(MIB)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_nothing_is_known_without_the_files(tmp_path: Path) -> None:
     assert available_memory(tmp_path, tmp_path) is None
 

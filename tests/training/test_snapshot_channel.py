@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcelastic.ipc.worker_channel import (
@@ -24,7 +25,7 @@ from hpcelastic.ipc.worker_channel import (
     SnapshotList,
     WorkerChannel,
 )
-from hpcelastic.training import snapshot_channel
+from hpcelastic.training import Checkpoints, snapshot_channel
 from hpcelastic.training.archive import archive_of
 from hpcelastic.training.retention import CheckpointName, Retention
 from hpcelastic.training.snapshot_channel import SnapshotChannel
@@ -131,6 +132,14 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(pair: Pair) -> N
     os.close(pair.here.fetch(Path("/c"), name, "n1@a"))
     pair.here.is_kept()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_number_of_a_step_may_be_of_numpy(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, round=1)
+    monkeypatch.setattr(checkpoints, "_channel", lambda: pair.here)
+    assert checkpoints.snapshot(np.int64(7), {})
+    checkpoints.save(np.int64(8), {}, wait=False)
+    assert [message.step for message in pair.received() if isinstance(message, Snapshot)] == [7, 8]
 
 
 def test_a_process_may_have_many_descriptors(pair: Pair) -> None:
