@@ -53,14 +53,14 @@ class Archive:
 
         for offset, data in self.pieces:
             memory[offset : offset + len(data)] = data
-        on_gpu = False
+        devices = set()
         for offset, content in self.contents:
             source = torch.empty(0, dtype=torch.uint8, device=content.device).set_(content)
             place = torch.frombuffer(memory, dtype=torch.uint8, count=content.nbytes(), offset=offset)
             place.copy_(source, non_blocking=True)
-            on_gpu = on_gpu or content.device.type != "cpu"
-        if on_gpu:
-            torch.cuda.current_stream().synchronize()
+            devices.add(content.device)
+        for device in devices - {torch.device("cpu")}:
+            torch.accelerator.current_stream(device).synchronize()
 
     def check(self, memory: mmap.mmap) -> None:
         """Raise the errors of pickle if the state cannot be loaded from ``memory``."""
