@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import math
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from hpcelastic.ipc.marks import MarkKind
 from .checkpoints import Checkpoints
 from .context import context
 from .control_page import mark
+from .local_directory import make_local_directory, remove_local_directory
 from .loss_check import LossCheck
 from .process_groups import gather_objects
 from .random_numbers import gather_random_states, restore_random_state
@@ -93,8 +93,10 @@ class CheckpointCallback(TrainerCallback):
             )
         path, worker = "", context()
         if worker.local_rank == 0:
-            path = self._files.enter_context(tempfile.TemporaryDirectory(prefix="hpcelastic-"))
-            _write_files(Path(path), checkpoint.state)
+            directory = make_local_directory()
+            self._files.callback(remove_local_directory, directory)
+            _write_files(directory, checkpoint.state)
+            path = str(directory)
         return gather_objects(path)[worker.rank - worker.local_rank]
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
