@@ -87,7 +87,10 @@ class Journal:
     """The account of the first rounds, whose events the logs need not have."""
 
     renewed: Mapping[str, int] | None = None
-    """The time of the last renewal of the lease of each lost node whose lease is still there, by node."""
+    """The time of the last renewal of each lease that is still there, by node."""
+
+    expiry: int = 0
+    """The age of the last renewal at which its agent is dead, in microseconds."""
 
     @property
     def end(self) -> int:

@@ -1,6 +1,6 @@
 """The activity of each node at each time: segments without gaps for each agent. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.accounting.categories import Category
@@ -66,6 +66,11 @@ class Life:
         """The id of its job, without the restart count; empty outside of SLURM."""
         return job_start(self.started_by)[0]
 
+    @property
+    def start(self) -> int:
+        """When SLURM started the job; the beginning of the life if that is unknown or later."""
+        return self.begin if self.job_start is None else min(self.begin, round(self.job_start * SECOND))
+
 
 @dataclass(frozen=True)
 class Death:
@@ -84,13 +89,21 @@ class Death:
 def lives_of(journal: Journal) -> list[Life]:
     """Return the life of each agent, by its beginning."""
     deaths, ended = _deaths(journal), journal.fold.ended if journal.fold else ()
-    before = {agent.node for agent in ended}
+    before, latest = {agent.node for agent in ended}, _latest(journal)
     found = [
-        _life(log, journal, deaths.get(log.node)) for log in journal.logs if log.entries and log.node not in before
+        _life(log, journal, deaths.get(log.node), latest)
+        for log in journal.logs
+        if log.entries and log.node not in before
     ]
     found += [_ended_life(agent) for agent in ended]
     found.sort(key=lambda life: (life.begin, life.log.node))
-    return _with_starts(found)
+    return _with_starts(_until_next(found))
+
+
+def _latest(journal: Journal) -> int:
+    """Return the latest time at which an agent may have lived."""
+    times = [time for time in (journal.now, journal.last_sign) if time is not None]
+    return min(times, default=journal.end)
 
 
 def _deaths(journal: Journal) -> Mapping[str, Death]:
@@ -116,24 +129,57 @@ def _death(first: tuple[int, int], signs: Iterable[int], renewed: int | None) ->
     return Death(number, min([time, *(sign for sign in signs if time - SIGN_WINDOW <= sign <= time)]), renewed)
 
 
-def _life(log: Log, journal: Journal, death: Death | None) -> Life:
+def _life(log: Log, journal: Journal, death: Death | None, latest: int) -> Life:
     first, last = log.entries[0].time, log.entries[-1].time
     started = next((each.event for each in log.entries if isinstance(each.event, AgentStarted)), None)
     ended = any(isinstance(each.event, AgentEnded) for each in log.entries)
     end = last
-    if not ended and death is not None:
-        end = max(last, death.noticed)
-    elif not ended and journal.now is not None:
-        end = max(last, journal.now if journal.last_sign is None else min(journal.now, journal.last_sign))
+    if not ended:
+        end = max(last, _unlogged_end(log, journal, latest) if death is None else death.noticed)
     if started is None:
         return Life(log, first, end, last, log.name, death=death)
     begin, machine = min(first, log.at(started.launched) or first), started.machine or log.name
     return Life(log, begin, end, last, machine, started.job or "", started.job_nodes, started.job_start, death)
 
 
+def _unlogged_end(log: Log, journal: Journal, latest: int) -> int:
+    """Return the end of an agent's life that no log tells, up to ``latest``.
+
+    A decision names one lost node, although others may have died with it. A spare node may die without any decision.
+    """
+    renewed = (journal.renewed or {}).get(log.node)
+    if journal.now is None:  # a later renewal is the copy of a file
+        return renewed if renewed is not None and renewed <= latest else log.entries[-1].time
+    if renewed is not None and renewed < journal.now - journal.expiry:
+        return min(renewed, latest)
+    return latest
+
+
 def _ended_life(agent: EndedAgent) -> Life:
     log = Log(agent.node, (), None)
     return Life(log, agent.begin, agent.end, agent.end, agent.machine, agent.started_by, agent.job_nodes)
+
+
+def _until_next(lives: Sequence[Life]) -> list[Life]:
+    """Return lives, by their beginning, that end before the next agent of the node, or the next start of the job.
+
+    The last own event of an agent is part of its life in any case.
+    """
+    starts: dict[str, dict[int, int]] = {}
+    for life in lives:
+        job, restart = job_start(life.started_by)
+        of_job = starts.setdefault(job, {})
+        of_job[restart] = min(life.start, of_job.get(restart, life.start))
+    following: dict[str, Life] = {}
+    found = []
+    for life in reversed(lives):
+        job, restart = job_start(life.started_by)
+        ends = [life.end, *(start for number, start in starts[job].items() if job and number > restart)]
+        if (after := following.get(life.log.name)) is not None:
+            ends.append(after.begin if after.started_by == life.started_by else after.start)
+        found.append(replace(life, end=max(life.last, min(ends))))
+        following[life.log.name] = life
+    return found[::-1]
 
 
 def _with_starts(lives: Iterable[Life]) -> list[Life]:
@@ -142,7 +188,7 @@ def _with_starts(lives: Iterable[Life]) -> list[Life]:
     found = []
     for life in lives:
         place = life.started_by, life.machine
-        start = before[place].end if place in before else round((life.job_start or life.begin / SECOND) * SECOND)
+        start = before[place].end if place in before else life.start
         if life.started_by:
             life = replace(life, begin=min(life.begin, start))
             before[place] = life

@@ -4,15 +4,15 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from hpcelastic.accounting import Account, Fold, Job, Journal, account, fold
-from hpcelastic.accounting.journal import SECOND, Log, log_of
+from hpcelastic.accounting.journal import SECOND, log_of
 from hpcelastic.agent.old_rounds import read_fold
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import encode
-from hpcelastic.protocol.events import Decided, StateChanged, TrainingTotals
+from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm import scheduler
@@ -83,25 +83,23 @@ def read_journal(
         jobs,
         state.settings.nodes.wanted,
         totals,
-        renewed=_last_renewals(paths, logs),
+        renewed=_last_renewals(paths),
         now=None if state.phase.final else round(now * SECOND),
         last_sign=last_sign,
         abandoned=abandoned,
         fold=before,
+        expiry=round(silent * SECOND),
     )
 
 
-def _last_renewals(paths: RunPaths, logs: Iterable[Log]) -> dict[str, int]:
-    """Return the time of the last renewal of the lease of each lost node, in microseconds, as `_last_sign` does."""
-    events = [entry.event for log in logs for entry in log.entries]
-    lost = {event.lost for event in events if isinstance(event, Decided | StateChanged) and event.lost}
+def _last_renewals(paths: RunPaths) -> dict[str, int]:
+    """Return the time of the last renewal of the lease of each node, in microseconds, as `_last_sign` does."""
     found: dict[str, int] = {}
-    for name in files.names(paths.leases) if lost else ():
+    for name in files.names(paths.leases):
         node = name.partition("~")[0]
-        if node in lost:
-            with contextlib.suppress(OSError):
-                renewed = round((paths.leases / name).stat().st_ctime * SECOND)
-                found[node] = max(renewed, found.get(node, 0))
+        with contextlib.suppress(OSError):
+            renewed = round((paths.leases / name).stat().st_ctime * SECOND)
+            found[node] = max(renewed, found.get(node, 0))
     return found
 
 

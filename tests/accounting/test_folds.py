@@ -96,7 +96,7 @@ class LongRun:
             self.ended.append(guilty)
             self.nodes[index] = Node(guilty.name, guilty.skew, f"{number}-b")
             self.nodes[index].version = leader.version
-            self.nodes[index].start(end + 2.0, launched=end + 1.0, job="77.1", nodes=3)
+            self.nodes[index].start(end + 2.0, launched=end + 1.0, job="77.0", nodes=3)
         if cause == "spare" and len(members) > 1:
             self.absent.add(index)
         if cause == "back":

@@ -17,14 +17,14 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import status
 from hpcelastic.protocol.events import to_fields
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, NodeState, Phase
+from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.rendezvous.run import open_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.storage import files
 from hpcelastic.storage.events import read_logs, remove_before
 from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
-from tests.accounting.logs import BEGIN, Node, decided, journal
+from tests.accounting.logs import BEGIN
 from tests.accounting.test_folds import LongRun, figures, run_of
 
 
@@ -140,16 +140,17 @@ def test_a_short_run_has_no_fold(tmp_path: Path) -> None:
     assert read_fold(short.reader.paths) is None
 
 
-def test_the_last_renewal_of_a_lost_node_is_that_of_its_lease(tmp_path: Path) -> None:
-    paths, first = RunPaths(tmp_path), Node("n1")
+def test_the_last_renewal_of_each_node_is_that_of_its_lease(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
     for name in ("n2@0-a", "n3@0-a"):
         files.make_directory(paths.leases)
         OwnLease(paths.leases, name).renew(Member(name, NodeState.RUNNING, 1, 1, "h", 1))
-    decided(first, 15.0, Phase.JOINING, 1, lost="n2@0-a")
-    logs = journal(first).logs
-    (name,) = (name for name in files.names(paths.leases) if name.startswith("n2"))
-    assert _last_renewals(paths, logs) == {"n2@0-a": round((paths.leases / name).stat().st_ctime * SECOND)}
-    assert _last_renewals(RunPaths(tmp_path / "other"), logs) == {}
+    assert _last_renewals(paths) == {
+        name.partition("~")[0]: round((paths.leases / name).stat().st_ctime * SECOND)
+        for name in files.names(paths.leases)
+    }
+    assert _last_renewals(paths).keys() == {"n2@0-a", "n3@0-a"}
+    assert _last_renewals(RunPaths(tmp_path / "other")) == {}
 
 
 def test_the_status_has_the_goodput_and_the_last_fault(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

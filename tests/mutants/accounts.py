@@ -19,7 +19,7 @@ _OF_ACCOUNTS = {
         SEGMENTS, "yield lived, life.end, Category.UNKNOWN, after", "yield lived, lived, Category.UNKNOWN, after"
     ),
     "the death that others have noticed does not end the life of an agent": Patch(
-        SEGMENTS, "end = max(last, death.noticed)", "end = last"
+        SEGMENTS, "if death is None else death.noticed)", "if death is None else last)"
     ),
     "a dead agent has done what it did at its last event until its death was noticed": Patch(
         SEGMENTS, "max(life.last, renewed or 0)", "life.end"
