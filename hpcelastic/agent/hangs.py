@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -245,15 +245,14 @@ class HangExaminer:
         test.join()
         name = name_of(member.node)
         report = HangReport(name, tuple(reports), tuple(lost))
-        try:
+        with _errors_reported(self._session, hang):
             files.make_directory(paths.hang(hang.round, hang.number), within=paths.root)
             for kind, data in (("txt", text.encode()), ("json", files.to_json(encode(report)))):
                 files.publish(paths.hang_report(hang.round, hang.number, name, kind), data)
             if hang.examiner == self._session.member.node:
                 self._examine(participants, hang)
+        with _errors_reported(self._session, hang):
             self._write_records(hang, pidfds)
-        except StoreError as error:
-            self._session.log(StoreFailed(error=str(error)))
 
     def _sample(
         self, round: int, pidfds: Mapping[Worker, int], first: Sequence[RankReport], until: float
@@ -363,6 +362,18 @@ class HangExaminer:
         if action == "auto":
             return "restart" if has_steps else "report"
         return "none" if action == "ignore" else action
+
+
+@contextlib.contextmanager
+def _errors_reported(session: Session, hang: Hang) -> Iterator[None]:
+    """Report an error of a part of an examination, which must not prevent the next part."""
+    try:
+        yield
+    except StoreError as error:
+        session.log(StoreFailed(error=str(error)))
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        session.report(f"the lack of progress in round {hang.round} cannot be examined: {text}")
 
 
 def _read_report(path: Path, name: str) -> HangReport | None:

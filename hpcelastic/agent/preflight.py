@@ -69,6 +69,9 @@ def slowness(
     except (StoreError, OSError) as error:
         report(f"the nodes were not measured: {error}")
         return ""
+    except Exception as error:  # an error of the benchmark itself must not exclude the node
+        report(f"the nodes were not measured: {type(error).__name__}: {error}")
+        return ""
     return slow.get(member.machine) or slow.get(f"{member.machine}:{member.order}") or ""
 
 

@@ -4,11 +4,13 @@ Pure. Each node tells which of the others it does not reach. The round is whole 
 in all cut pairs together (a minimum vertex cover).
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-_MAX_TRIES = 10_000
-"""Steps of the search for the fewest nodes. Beyond them the node with most cuts is chosen at each step."""
+_MAX_PAIRS, _MAX_TRIES = 256, 10_000
+"""Pairs among which the fewest nodes are searched, and steps of the search. Beyond them the node with most cuts is
+chosen at each step. More pairs would take long, and one step of the search calls the next one."""
 
 
 class Cuts:
@@ -25,6 +27,8 @@ class Cuts:
 
     def fewest(self) -> tuple[str, ...]:
         """Return the fewest nodes without which no pair is cut; those with most cuts if there is a choice."""
+        if len(self.pairs) > _MAX_PAIRS:
+            return self._sorted(self._with_most_cuts(self.pairs))
         return self._sorted(self._cover(self.pairs, len(self._place)) or ())
 
     def describe(self) -> str:
@@ -42,17 +46,42 @@ class Cuts:
         self._tries += 1
         counts = Counter(node for pair in pairs for node in pair)
         worst = max(counts, key=lambda node: (counts[node], self._total[node], self._place[node]))
+        if counts[worst] == 1 or self._tries >= _MAX_TRIES:  # one node of each pair is enough, or no time is left
+            chosen = self._with_most_cuts(pairs)
+            return chosen if len(chosen) < limit else None
         best = self._with((worst,), pairs, limit)
-        if counts[worst] > 1 and self._tries < _MAX_TRIES:  # else one node of each pair is enough
-            others = tuple(other for pair in pairs if worst in pair for other in pair if other != worst)
-            found = self._with(others, pairs, limit if best is None else len(best))
-            best = best if found is None else found
-        return best
+        others = tuple(other for pair in pairs if worst in pair for other in pair if other != worst)
+        found = self._with(others, pairs, limit if best is None else len(best))
+        return best if found is None else found
 
     def _with(self, nodes: tuple[str, ...], pairs: Sequence[tuple[str, ...]], limit: int) -> tuple[str, ...] | None:
-        left = [pair for pair in pairs if not {*pair} & {*nodes}]
-        found = self._cover(left, limit - len(nodes))
+        chosen = frozenset(nodes)
+        found = self._cover([pair for pair in pairs if chosen.isdisjoint(pair)], limit - len(nodes))
         return None if found is None else (*nodes, *found)
+
+    def _with_most_cuts(self, pairs: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+        """Return nodes that are in all ``pairs``: one after the other that with most cuts to those that are left."""
+        others: dict[str, set[str]] = {}
+        for one, other in pairs:
+            others.setdefault(one, set()).add(other)
+            others.setdefault(other, set()).add(one)
+        heap = [self._urgency(node, len(cut)) for node, cut in others.items()]
+        heapq.heapify(heap)
+        chosen = []
+        while heap:
+            count, _, _, node = heapq.heappop(heap)
+            if -count != len(others[node]) or not others[node]:  # a newer entry tells its cuts, or it has none
+                continue
+            chosen.append(node)
+            for other in others[node]:
+                others[other].remove(node)
+                heapq.heappush(heap, self._urgency(other, len(others[other])))
+            others[node] = set()
+        return tuple(chosen)
+
+    def _urgency(self, node: str, cuts: int) -> tuple[int, int, int, str]:
+        """Return a key by which the node with most cuts comes first."""
+        return -cuts, -self._total[node], -self._place[node], node
 
     def _sorted(self, nodes: Collection[str]) -> tuple[str, ...]:
         return tuple(sorted(nodes, key=self._place.__getitem__))

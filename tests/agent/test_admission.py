@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -242,3 +243,17 @@ def test_a_node_that_fails_its_check_does_not_delay_the_benchmark_of_the_others(
     bad = f"benchmark: n{broken} could not be measured: its node check failed: health.command: bent (exit status 1)"
     assert bad in reported[0], reported
     assert not [line for line in reported[1 - broken] if "were not measured" in line]
+
+
+def test_an_error_of_the_benchmark_does_not_keep_a_node_from_its_run(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcelastic.doctor.benchmark.MeasurerProcess", Measurer)
+    monkeypatch.setattr("hpcelastic.agent.preflight.Coordination.open", Mock(side_effect=RecursionError("too deep")))
+    member = replace(NODE, node="n0@0-a", address="127.0.0.1", job="7", job_nodes=2)
+    environ = {"PATH": "/usr/bin:/bin"}
+    health = HealthSettings(check=True, disk="0", shared_memory="0")
+    reported = list[str]()
+    request = AdmissionRequest(paths, FileBackend(paths), member, Settings(), health, environ, ("measurer",))
+    assert admit(request, reported.append) is None
+    assert "the nodes were not measured: RecursionError: too deep" in reported

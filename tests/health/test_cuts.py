@@ -47,6 +47,20 @@ def test_two_halves_of_a_large_round_that_do_not_reach_each_other() -> None:
     assert cuts.describe().startswith(text)
 
 
+@pytest.mark.parametrize("count", [200, 3000])
+def test_a_large_round_in_which_each_node_is_cut_off_from_the_next_two(count: int) -> None:
+    nodes = [f"n{number}" for number in range(count)]
+    pairs = [(one, nodes[(place + step) % count]) for place, one in enumerate(nodes) for step in (1, 2)]
+    chosen = {*Cuts(nodes, pairs).fewest()}
+    assert all(chosen.intersection(pair) for pair in pairs)
+    assert count * 2 / 3 <= len(chosen) <= count * 3 / 4
+
+
+def test_many_pairs_without_a_common_node() -> None:
+    nodes = [f"n{number}" for number in range(4000)]
+    assert Cuts(nodes, zip(nodes[::2], nodes[1::2], strict=True)).fewest() == tuple(nodes[1::2])
+
+
 def node(name: str, first: int, *unreached: str) -> HangReport:
     return HangReport(name, (RankReport(first, name), RankReport(first + 1, name)), unreached)
 
