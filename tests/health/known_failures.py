@@ -79,6 +79,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "xid-48-95": (
         "NVRM: Xid (PCI:0000:43:00): 48, pid=1, DBE (double bit error)",
         "Xid (PCI:0000:43:00): 95",
+        "the GPU reports Xid 48",
     ),
     "xid-94": ("NVRM: Xid (PCI:0000:07:00): 94, pid=77, Contained: SM",),
     "xid-64": ("NVRM: Xid (PCI:0000:07:00): 64, Dynamic Page Offlining error",),
@@ -417,6 +418,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "system-disk": (
         "/opt/run.sh: line 61: /bin/date: Input/output error",
         "run.sh: /usr/bin/bash: bad interpreter: Input/output error",
+        "OSError: cannot load library '/usr/lib/libcudnn.so.9: Input/output error'",
     ),
     "semaphores": ("    sl = self._semlock = _multiprocessing.SemLock(\nOSError: [Errno 28] No space left on device",),
     "locked-memory": (
@@ -1038,8 +1040,11 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
         "NVRM: Xid (PCI:0000:48:00): 31",
         "NVRM: Xid (PCI:0000:95:00): 63, Row Remapper",
     ),
-    "xid-94": ("NVRM: Xid (PCI:0000:94:00): 13",),
-    "xid-64": ("NVRM: Xid (PCI:0000:64:00): 31",),
+    "xid-94": ("NVRM: Xid (PCI:0000:94:00): 13", "NVRM: Xid (PCI:0000:3b:00): 31, pid=94, name=python, Ch 00000008"),
+    "xid-64": (
+        "NVRM: Xid (PCI:0000:64:00): 31",
+        "NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, Graphics SM Warp Exception: Out Of Range Address, 64 lanes",
+    ),
     "xid-74": ("NVRM: Xid (PCI:0000:74:00): 31",),
     "xid-79": ("NVRM: Xid (PCI:0000:79:00): 31",),
     "xid-119-120": ("NVRM: Xid (PCI:0000:07:00): 13",),
@@ -1167,7 +1172,11 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "connection-lost": ("3 connections",),
     "connection-timeout": ("the connection took 3 s",),
     "memory-of-node": ("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)",),
-    "system-disk": ("OSError: [Errno 5] Input/output error: '/data/bin/x'",),
+    "system-disk": (
+        "OSError: [Errno 5] Input/output error: '/data/bin/x'",
+        "RuntimeError: unable to mmap 4096 bytes from file </gpfs/proj/lib/vocab.bin>: Input/output error (5)",
+        "cat: /scratch/usr/alice/data.txt: Input/output error",
+    ),
     "semaphores": ("OSError: [Errno 28] No space left on device: 'a'",),
     "locked-memory": ("Call to ibv_poll_cq failed",),
     "checkpoint-write": ("PytorchStreamReader failed reading",),

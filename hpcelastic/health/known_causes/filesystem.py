@@ -18,7 +18,7 @@ CAUSES = (
     KnownCause(
         "system-disk",
         r"(?:\s|^)/(?:usr/)?s?bin/\S+(?:: bad interpreter)?: Input/output error|"
-        r"(?:/var/run|/etc|/lib|/usr)/\S+\"?: Input/output error",
+        r"(?:^|[\s'\"<])(?:/var/run|/etc|/lib|/usr)/\S+\"?: Input/output error",
         "The disk of the node with its operating system has an error.",
         Blame.NODE,
         Certainty.CERTAIN,

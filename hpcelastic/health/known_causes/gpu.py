@@ -11,7 +11,7 @@ _TORCH = "torch.cuda"
 
 def _xid(numbers: str, text: str, blame: Blame, remedy: str, incident: IncidentKind | None = None) -> KnownCause:
     """Return a cause that the kernel reports as one of some Xids, such as ``48|63``."""
-    pattern = rf"\bXid\b[^\n]*\b(?:{numbers})\b(?![:.][0-9a-f])"
+    pattern = rf"\bXid\b(?: error)?\s*(?:\(PCI:[^)\n]*\))?[:\s]*(?:{numbers})\b(?![:.][0-9a-f])"
     certainty = Certainty.CERTAIN if incident is IncidentKind.HARDWARE else Certainty.LIKELY
     name = "xid-" + numbers.replace("|", "-")
     weight = Weight.DETAIL if incident is IncidentKind.HARDWARE else Weight.USUAL
