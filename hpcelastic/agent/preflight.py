@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcelastic.doctor.benchmark import Measurer, NodeSpeed, measure_speeds
+from hpcelastic.doctor.benchmark import ANSWER_TIMEOUT, Measurer, NodeSpeed, measure_speeds
 from hpcelastic.doctor.coordination import Coordination, Members
 from hpcelastic.doctor.probe import remove_tree
 from hpcelastic.doctor.speeds import Baseline, judge_speeds
@@ -14,8 +14,8 @@ from hpcelastic.protocol.state import Member
 from hpcelastic.storage.bounded import bounded
 from hpcelastic.storage.paths import RunPaths
 
-_STEP_TIMEOUT = 40.0
-"""Seconds for which the nodes wait for each other at each step."""
+_STEP_TIMEOUT = ANSWER_TIMEOUT + 15.0
+"""Seconds for which the nodes wait for each other at each step. One of them may wait for an answer meanwhile."""
 
 _TIMEOUT = 90.0
 """Seconds after which the nodes join without the benchmark."""

@@ -19,7 +19,7 @@ from hpcelastic.doctor.coordination import Coordination
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import decode, encode
 
-_ANSWER_TIMEOUT = 45.0
+ANSWER_TIMEOUT = 45.0
 """Seconds for the first answer of the process that measures, which includes its imports."""
 
 _FILE_SIZE, _FILES = 16 << 20, 3
@@ -102,10 +102,10 @@ class MeasurerProcess:
 
     def answer(self) -> Any:
         assert self._process.stdout is not None
-        fd, deadline = self._process.stdout.fileno(), time.monotonic() + _ANSWER_TIMEOUT
+        fd, deadline = self._process.stdout.fileno(), time.monotonic() + ANSWER_TIMEOUT
         while b"\n" not in self._text:
             if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise StoreError(f"no answer within {_ANSWER_TIMEOUT:g} s")
+                raise StoreError(f"no answer within {ANSWER_TIMEOUT:g} s")
             data = os.read(fd, 65536)
             if not data:
                 raise StoreError("the process that measures has ended")
@@ -215,8 +215,10 @@ def _write_speed(directory: Path, data: bytes) -> float:
 
 def _measure_pair(coordination: Coordination, address: str, measurer: Measurer, number: int, other: int) -> PairSpeed:
     """Measure the connection to another member. The one with the lower rank serves the store of the two."""
-    step = f"pair-{number}"
+    ready, step = f"ready-{number}", f"pair-{number}"
     try:
+        coordination.publish(ready)
+        coordination.receive(ready, [other])  # it may wait for its partner before, and a served store waits less long
         if coordination.members.rank < other:
             try:
                 measurer.ask({"do": "serve", "address": address})

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,42 @@ def test_each_planted_slow_node_and_link_of_64_is_found(tmp_path: Path, monkeypa
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".benchmark")]
 
 
+class RecordedMeasurer:
+    """A `Measurer` that adds its commands to ``order``."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def ask(self, command: dict[str, Any]) -> None:
+        self._order.append(command["do"])
+
+    def answer(self) -> Any:
+        return {"compute": [], "serve": {"port": 1}}.get(self._order[-1], {})
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("rank", "measured"), [(0, "serve"), (1, "connect")])
+def test_a_pair_is_measured_once_both_nodes_have_ended_their_measurements_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, measured: str
+) -> None:
+    """A node waits long for a partner that hangs. Its next partner must not serve meanwhile, as a store has a limit."""
+    order = list[str]()
+    monkeypatch.setattr("hpcelastic.doctor.benchmark._measure_filesystem", lambda directory: 1e9)
+    monkeypatch.setattr(Coordination, "publish", lambda self, step, value=None: order.append(f"publish {step}"))
+
+    def receive(self: Coordination, step: str, ranks: Iterable[int]) -> dict[int, Any]:
+        order.append(f"receive {step}")
+        value = {"measured": "", "pair-0": {"address": "a", "port": 1}, "speed": {"node": "n"}}.get(step)
+        return dict.fromkeys(ranks, value)
+
+    monkeypatch.setattr(Coordination, "receive", receive)
+    coordination = Coordination(tmp_path, Members(2, rank, "b"), 60.0, lambda line: None)
+    measure_speeds(coordination, "n", "a", tmp_path, RecordedMeasurer(order), lambda line: None)
+    assert order[:5] == ["compute", "publish measured", "receive measured", "publish ready-0", "receive ready-0"]
+    assert measured in order[5:7]
+
+
 @pytest.mark.slow
 def test_processes_measure_a_node_and_a_connection() -> None:
     one, other = (MeasurerProcess(COMMAND, {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}) for _ in range(2))
@@ -105,7 +142,7 @@ def test_processes_measure_a_node_and_a_connection() -> None:
 
 
 def test_a_process_that_does_not_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcelastic.doctor.benchmark._ANSWER_TIMEOUT", 0.05)
+    monkeypatch.setattr("hpcelastic.doctor.benchmark.ANSWER_TIMEOUT", 0.05)
     silent = MeasurerProcess((sys.executable, "-S", "-c", "import time; time.sleep(1000)"), os.environ)
     silent.ask({"do": "compute"})
     with pytest.raises(StoreError, match="no answer within"):
