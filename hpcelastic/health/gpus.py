@@ -4,6 +4,7 @@ Neither CUDA nor HIP is needed: the check queries the management library of the 
 files of NVIDIA's GPUs if there are any, and reads the kernel's log if it may. Source: NVIDIA's "XID Errors".
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -37,6 +38,9 @@ _RECORD = re.compile(r"\d+,\d+,(?P<stamp>\d+),[^;]*;.*NVRM: Xid \(PCI:(?P<bus>[0
 
 _XID_MAX_AGE = 3600.0
 """Seconds for which an Xid in the kernel's log counts. The cause of an older one may have been fixed."""
+
+_KILL_TIMEOUT = 1.0
+"""Seconds for the end of a query that was killed."""
 
 _REMEDY = "drain the node, and have the GPU reset or replaced"
 
@@ -129,20 +133,27 @@ def _query(library: str, environ: Mapping[str, str], timeout: float) -> list[Gpu
     Raises GpuQueryRefused and TimeoutExpired, and ChildProcessError if the query itself has a fault.
     """
     command = (sys.executable, "-m", _QUERIES[library])
-    done = subprocess.run(
+    process = subprocess.Popen(
         command,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=timeout,
     )
-    if done.returncode < 0:
-        raise GpuQueryRefused(f"its library has ended the query with signal {-done.returncode}")
-    if done.returncode > 0:
-        raise ChildProcessError(f"{' '.join(command)}: {done.stderr.strip().rpartition(chr(10))[2]}")
-    answer = json.loads(done.stdout.splitlines()[-1])  # the binding of AMD prints errors to standard output
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver does not end
+            process.wait(_KILL_TIMEOUT)
+        raise
+    if process.returncode < 0:
+        raise GpuQueryRefused(f"its library has ended the query with signal {-process.returncode}")
+    if process.returncode > 0:
+        raise ChildProcessError(f"{' '.join(command)}: {errors.strip().rpartition(chr(10))[2]}")
+    answer = json.loads(output.splitlines()[-1])  # the binding of AMD prints errors to standard output
     if "error" in answer:
         raise GpuQueryRefused(answer["error"])
     return None if answer["gpus"] is None else [Gpu(**gpu) for gpu in answer["gpus"]]
@@ -167,9 +178,14 @@ def bus_addresses(environ: Mapping[str, str], timeout: float) -> list[str]:
 def _find_gpu(gpus: Sequence[Gpu], entry: str) -> Gpu:
     """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names."""
     for gpu in gpus:
-        if gpu.index == entry or (not entry.isdigit() and gpu.uuid.startswith(entry)):
+        if _is_named(gpu, entry):
             return gpu
     raise GpuQueryRefused(f"CUDA_VISIBLE_DEVICES names {entry}, which the driver does not list as a GPU")
+
+
+def _is_named(gpu: Gpu, entry: str) -> bool:
+    """Return whether an entry of a variable names a GPU: by its number, or by the beginning of its UUID."""
+    return gpu.index == entry or (not entry.isdigit() and gpu.uuid.startswith(entry))
 
 
 def _kernel_address(bus: str) -> str:
@@ -200,7 +216,7 @@ def _select_given(gpus: Sequence[Gpu], given: Sequence[str] | None) -> list[Gpu]
     """Return the assigned GPUs; all GPUs if the assigned ones are not known, as with MIG instances."""
     if given is None:
         return list(gpus)
-    assigned = [gpu for gpu in gpus if any(gpu.index == entry or gpu.uuid.startswith(entry) for entry in given)]
+    assigned = [gpu for gpu in gpus if any(_is_named(gpu, entry) for entry in given)]
     return assigned if len(assigned) == len(given) else list(gpus)
 
 

@@ -1,5 +1,7 @@
 """A node's GPUs according to the driver, the device files and the kernel's log."""
 
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,18 @@ def test_gpus_that_are_given_by_uuid_are_found(tmp_path: Path) -> None:
 def test_a_driver_that_hangs_is_bad(tmp_path: Path) -> None:
     hangs = "def nvmlInit(): time.sleep(60)"
     assert found(nvml(tmp_path, code=hangs), 0.5) == ["the driver (NVML) has not answered within 0.5 s"]
+
+
+def test_a_query_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal has no effect on a process that hangs in the driver."""
+    killed: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda self: killed.append(self))
+    environ = nvml(tmp_path, code="def nvmlInit(): time.sleep(10)")
+    assert found(environ, 0.5) == ["the driver (NVML) has not answered within 0.5 s"]
+    (process,) = killed
+    assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
 
 
 FAILING = {
@@ -113,6 +127,13 @@ def test_what_the_driver_of_amd_reports(
 ) -> None:
     monkeypatch.setattr(gpus, "AMD_DEVICE", tmp_path)
     assert found(amd_smi(tmp_path, reported, code)) == expected
+
+
+def test_a_number_of_a_gpu_is_no_beginning_of_a_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "AMD_DEVICE", tmp_path)
+    environ = amd_smi(tmp_path, with_gpu(0, uuid="1aff74a1-0000-1000-80a8", ecc=3))
+    assert found({**environ, "ROCR_VISIBLE_DEVICES": "1"}) == []
+    assert found({**environ, "ROCR_VISIBLE_DEVICES": "0"}) == ["GPU 0 has 3 uncorrected ECC errors"]
 
 
 GIVEN = {
