@@ -3,6 +3,8 @@
 Source: the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
+import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 
 _CHECK = "InfiniBand"
 _ACTIVE = "ACTIVE"
+_GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
+"""The errors of a file of a port that is not there any more."""
 
 _LIMITS = {"link_downed": 1, "link_error_recovery": 1, "port_rcv_errors": 1000, "symbol_error": 1000}
 """Error counters, and the increase between two looks from which it is a finding."""
@@ -27,6 +31,8 @@ class InfiniBandPorts:
         """Yield ports that are not active any more, and error counters that have grown."""
         for port, before in self._counters.items():
             name, state = f"{port.parent.parent.name} port {port.name}", _state(port)
+            if state is None:
+                continue
             if state == _ACTIVE:
                 self._down.discard(port)
             elif port not in self._down:
@@ -43,18 +49,21 @@ class InfiniBandPorts:
             self._counters[port] = now
 
 
-def _state(port: Path) -> str:
-    """Return the state of a port, such as ``ACTIVE`` or ``DOWN``; empty if it cannot be read."""
-    return _read(port / "state").rpartition(":")[2].strip()
+def _state(port: Path) -> str | None:
+    """Return the state of a port, such as ``ACTIVE`` or ``DOWN``; empty if the port is gone.
+
+    Return None if the state cannot be read for another reason, such as a lack of memory or of file descriptors.
+    """
+    try:
+        return (port / "state").read_text().rpartition(":")[2].strip()
+    except OSError as error:
+        return "" if error.errno in _GONE else None
 
 
 def _counters(port: Path) -> dict[str, int]:
-    values = {name: _read(port / "counters" / name) for name in _LIMITS}
-    return {name: int(value) for name, value in values.items() if value.isdecimal()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    """Return the error counters of a port, without those that cannot be read."""
+    found = {}
+    for name in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            found[name] = int((port / "counters" / name).read_text())
+    return found

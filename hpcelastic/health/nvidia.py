@@ -125,7 +125,10 @@ class NvidiaGpus:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
             except (self._nvml.NVMLError_Timeout, self._nvml.NVMLError_GpuIsLost):
                 return
-            gpu, known = self._gpus.get(self._uuid(event.device)), _XIDS.get(event.eventData)
+            try:
+                gpu, known = self._gpus.get(self._uuid(event.device)), _XIDS.get(event.eventData)
+            except self._nvml.NVMLError_GpuIsLost:  # as after Xid 79; the look at the GPU finds that
+                continue
             if gpu is not None and known is not None:
                 what, severity = known
                 yield HardwareFinding(CHECK, f"{gpu.name} has reported Xid {event.eventData}: {what}", severity)

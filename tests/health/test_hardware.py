@@ -1,10 +1,14 @@
 """The hardware in flight: GPUs by a simulated library of the driver, InfiniBand ports by files, and the clock."""
 
+import errno
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -61,7 +65,7 @@ class Nvml:
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: Any) -> str:
-        return str(gpu.uuid)
+        return str(self._value(gpu, gpu.uuid))
 
     def nvmlDeviceGetIndex(self, gpu: Any) -> int:
         return int(gpu.index)
@@ -164,6 +168,7 @@ def test_a_gpu_that_is_slowed_down_for_long(nvml: Nvml) -> None:
 def test_a_lost_gpu_is_found_once_and_the_others_are_watched(nvml: Nvml) -> None:
     watched = gpus(nvml)
     nvml.gpus[0].lost = True
+    nvml.xid(0, 79)
     assert found(watched) == [("GPU 0 does not answer any more", AT_ONCE)]
     nvml.gpus[1].ecc = 2
     assert found(watched) == [("GPU 1 has 2 new uncorrected ECC errors", AT_STEP)]
@@ -270,6 +275,21 @@ def test_a_port_that_goes_down_is_found_once_until_it_is_active_again(tmp_path: 
         assert found(watched) == []
     other.set_state("2: INIT")
     assert found(watched) == [], "it was never active"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENODEV])
+def test_a_port_whose_state_cannot_be_read_is_down_only_if_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    Port(tmp_path)
+    watched = InfiniBandPorts(tmp_path)
+    gone = [("mlx5_0 port 1 is gone", AT_STEP)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", Mock(side_effect=OSError(number, os.strerror(number))))
+        assert found(watched) == (gone if number == errno.ENODEV else [])
+    assert found(watched) == []
+    shutil.rmtree(tmp_path / "mlx5_0")
+    assert found(watched) == gone
 
 
 def test_error_counters_that_grow(tmp_path: Path) -> None:
