@@ -200,7 +200,7 @@ class _Wait:
         if now - self._reported > _PROGRESS_INTERVAL:
             self._reported = now
             report(f"{progress}, {waited:.0f} s")
-        time.sleep(min(0.25, max(self._poll_interval, waited / 20)))
+        time.sleep(max(self._poll_interval, min(0.25, waited / 20)))
         return True
 
     def touch_due(self) -> bool:

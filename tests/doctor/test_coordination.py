@@ -2,10 +2,11 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hpcelastic.doctor.coordination import Coordination, Members
+from hpcelastic.doctor.coordination import Coordination, Members, MissingMembersError
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files
 
@@ -55,3 +56,22 @@ def test_the_directory_of_another_examination_is_not_used(coordination: Coordina
     coordination.open()
     with pytest.raises(StoreError, match="exists already: another doctor uses this --id"):
         Coordination(tmp_path, Members(), timeout=1.0, report=print).open()
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(1, 0.005, 0.25), (1000, 1.25, 1.25)])
+def test_a_poll_is_as_seldom_as_the_number_of_members_demands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, least: float, most: float
+) -> None:
+    now, sleeps = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("hpcelastic.doctor.coordination.time", clock)
+    coordination = Coordination(tmp_path, Members(count), timeout=60.0, report=lambda line: None)
+    coordination.open()
+    with pytest.raises(MissingMembersError):
+        coordination.receive("step", [0])
+    assert (min(sleeps), max(sleeps)) == (least, most)
