@@ -99,18 +99,17 @@ def _measure_round_trips(coordination: Coordination) -> Times | None:
 def _run_race(coordination: Coordination, count: int) -> Trial:
     """All members race for the same names; member 0 judges."""
     names = [f"name-{number}" for number in range(count)]
-    me, everyone = coordination.members.rank, range(coordination.members.count)
+    me = coordination.members.rank
     directory = coordination.root / "race"
     if me == 0:
         files.make_directory(directory)
-    coordination.publish("race ready")
-    coordination.receive("race ready", everyone)
+    coordination.meet("race ready")
     random.shuffle(names)  # in the same order, the fastest member would win every name
     won = race(directory, f"member-{me}", names)
     coordination.publish("race finished", won)
     if me != 0:
         return UNTRIED
-    claims = coordination.receive("race finished", everyone)
+    claims = coordination.receive("race finished", range(coordination.members.count))
     return _judge_race({f"member-{rank}": claims[rank] for rank in claims}, directory, names)
 
 

@@ -91,20 +91,36 @@ class Coordination:
         Raises MissingMembersError, with the names of the missing members, at the time-out. Raises StoreError if another
         member has given up.
         """
-        wanted = {f"{step}.{rank}": rank for rank in ranks}
         received: dict[int, Any] = {}
-        wait = _Wait(self._timeout, self.members.poll_interval)
-        while len(received) < len(wanted):
-            names = self._list(self._steps, wanted.keys(), wait)
-            self._raise_failure(names)
-            for name in wanted.keys() & names:
-                content = None if wanted[name] in received else retry_transient(partial(files.read, self._steps / name))
-                if content is not None:
-                    received[wanted[name]] = json.loads(content)
-            missing = sorted(set(wanted.values()) - received.keys())
-            if missing and not wait.pause(self._report, f"waiting for {_format_members(missing)} (step {step!r})"):
-                raise MissingMembersError(self._describe_missing(missing, step))
+
+        def read(name: str, rank: int) -> bool:
+            content = retry_transient(partial(files.read, self._steps / name))
+            if content is not None:
+                received[rank] = json.loads(content)
+            return content is not None
+
+        self._await(step, ranks, read)
         return received
+
+    def meet(self, step: str) -> None:
+        """Publish that this member has reached ``step``, and wait for all others, as `receive` does.
+
+        No file is read: each of thousands of members would read the files of all.
+        """
+        self.publish(step)
+        self._await(step, range(self.members.count), lambda name, rank: True)
+
+    def _await(self, step: str, ranks: Iterable[int], accept: Callable[[str, int], bool]) -> None:
+        """Wait until the file of each of ``ranks`` is listed and ``accept`` has returned True for it."""
+        missing = {f"{step}.{rank}": rank for rank in ranks}
+        wait = _Wait(self._timeout, self.members.poll_interval)
+        while missing:
+            names = self._list(self._steps, missing.keys(), wait)
+            self._raise_failure(names)
+            missing = {name: rank for name, rank in missing.items() if name not in names or not accept(name, rank)}
+            left = sorted(missing.values())
+            if left and not wait.pause(self._report, f"waiting for {_format_members(left)} (step {step!r})"):
+                raise MissingMembersError(self._describe_missing(left, step))
 
     def fail(self, message: str) -> None:
         """Publish that this member gives up, so that the others do not wait for it."""

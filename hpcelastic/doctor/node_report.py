@@ -125,7 +125,7 @@ def _check_local_node(here: LocalNode) -> NodeReport:
 
 
 def _check_all_peers(coordination: Coordination, of: str, address: str, ports: Sequence[int]) -> list[Reachability]:
-    me, count = coordination.members.rank, coordination.members.count
+    ranks = peers(coordination.members.rank, coordination.members.count)
     what = f"echo server of the {of}"
     try:
         server = EchoServer(address, ports)
@@ -133,11 +133,10 @@ def _check_all_peers(coordination: Coordination, of: str, address: str, ports: S
         raise HpcElasticError(f"{os.uname().nodename}: cannot listen at {address}: {error.strerror}") from error
     try:
         coordination.publish(what, encode(server.address))
-        received = coordination.receive(what, range(count))
+        received = coordination.receive(what, ranks)
         servers = {rank: decode(EchoAddress, received[rank]) for rank in received}
-        found = check_reachability(servers, peers(me, count), coordination.members.id.encode()[:32])
-        coordination.publish(f"{what} checked")
-        coordination.receive(f"{what} checked", range(count))  # until then others may still connect to this server
+        found = check_reachability(servers, ranks, coordination.members.id.encode()[:32])
+        coordination.meet(f"{what} checked")  # until then others may still connect to this server
     finally:
         server.close()
     return found

@@ -3,11 +3,15 @@
 import errno
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from hpcelastic.doctor.coordination import Coordination, Members, MissingMembersError
+from hpcelastic.doctor.node_report import _check_all_peers
+from hpcelastic.doctor.reachability import EchoAddress, peers
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import encode
 from hpcelastic.storage import files
 
 
@@ -75,3 +79,40 @@ def test_a_poll_is_as_seldom_as_the_number_of_members_demands(
     with pytest.raises(MissingMembersError):
         coordination.receive("step", [0])
     assert (min(sleeps), max(sleeps)) == (least, most)
+
+
+def test_members_meet_without_reading_the_files_of_each_other(
+    coordination: Coordination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordination.open()
+    monkeypatch.setattr(files, "read", Mock(side_effect=AssertionError))
+    second = Coordination(tmp_path, Members(2, 1, "alone"), timeout=60.0, report=print)
+    coordination.publish("race ready")
+    second.meet("race ready")
+
+
+def test_members_do_not_meet_a_member_that_does_not_come(coordination: Coordination, tmp_path: Path) -> None:
+    coordination.open()
+    second = Coordination(tmp_path, Members(2, 1, "alone"), timeout=0.0, report=print)
+    with pytest.raises(MissingMembersError, match="no message from member 0 within 0 s"):
+        second.meet("race ready")
+    coordination.fail("no space")
+    with pytest.raises(StoreError, match="member 0 gave up: no space"):
+        second.meet("race ready")
+
+
+def test_a_member_reads_the_addresses_of_its_peers_only(
+    coordination: Coordination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, read = 256, list[str]()
+    coordination.open()
+    for rank in range(count):
+        member = Coordination(tmp_path, Members(count, rank, "alone"), timeout=1.0, report=print)
+        member.publish("echo server of the agent", encode(EchoAddress("127.0.0.1", 1, 1)))
+        member.publish("echo server of the agent checked")
+    real = files.read
+    monkeypatch.setattr(files, "read", lambda path: (read.append(path.name), real(path))[1])
+    monkeypatch.setattr("hpcelastic.doctor.node_report.check_reachability", lambda servers, ranks, message: [])
+    me = Coordination(tmp_path, Members(count, 7, "alone"), timeout=1.0, report=print)
+    assert _check_all_peers(me, "agent", "127.0.0.1", ()) == []
+    assert sorted(read) == sorted(f"echo server of the agent.{rank}" for rank in peers(7, count))
