@@ -87,7 +87,7 @@ class Access:
 
     @property
     def sticky(self) -> bool:
-        """True if the sticky bit is set: then a user can rename and remove only his own files."""
+        """True if the sticky bit is set: only the owners of a file and of the directory can rename and remove it."""
         return bool(self.mode & 0o1000)
 
 

@@ -55,7 +55,8 @@ def _access(measured: Measurements) -> Conclusion | None:
     meaning = "a user who can rename entries of this directory can replace your run by other programs"
     remedy = "use a directory of your own: mkdir -m 700 NEW"
     restrict = f"chmod go-w, or {remedy}" if access.ours else remedy
-    if not access.sticky and (access.mode & 0o002 or not (access.ours or access.roots)):
+    # The owner of a directory can rename all entries, also with the sticky bit.
+    if not (access.ours or access.roots) or (access.mode & 0o002 and not access.sticky):
         return Conclusion("access", UNSAFE, result, meaning, restrict)
     if not access.sticky and access.mode & 0o020:
         return Conclusion("access", WARNING, f"{result}; the group can write", meaning, f"chmod g-w, or {remedy}")

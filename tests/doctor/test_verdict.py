@@ -22,6 +22,7 @@ def access(mode: int, *, ours: bool = True, roots: bool = False) -> dict[str, Ac
 UNSAFE = {
     "writable by others": (alone(**access(0o777)), "access"),
     "another's": (alone(**access(0o755, ours=False)), "access"),
+    "another's, sticky": (alone(**access(0o1777, ours=False)), "access"),
     "own writes": (alone(read_back=fails("reads otherwise")), "own writes"),
     "disk full": (alone(read_back=fails("No space left on device")), "own writes"),
     "hangs": (alone(read_back=HANGS), "own writes"),
@@ -104,8 +105,9 @@ def test_a_filesystem_without_faults_has_no_findings(measured: Measurements) -> 
     assert {finding.severity for finding in judge(measured).findings} == {Severity.OK}
 
 
-def test_a_sticky_directory_of_root_is_safe() -> None:
-    assert judge(alone(**access(0o1777, ours=False, roots=True))).safe
+@pytest.mark.parametrize("owner", [{"ours": True}, {"ours": False, "roots": True}])
+def test_a_sticky_directory_of_root_or_of_the_user_is_safe(owner: dict[str, bool]) -> None:
+    assert judge(alone(**access(0o1777, **owner))).safe
 
 
 def nfs(*options: str) -> Mount:
