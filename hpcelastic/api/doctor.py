@@ -200,7 +200,11 @@ def run_in_child(body: Callable[[], int], limit: float) -> int:
     result, errors = os.pipe()
     child = os.fork()
     if child == 0:
-        os._exit(_run_child(body, errors))
+        status = 1
+        try:
+            status = _run_child(body, errors)
+        finally:  # the child must not return from this function
+            os._exit(status)
     os.close(errors)
     with open(result, "rb") as pipe:
         ended = _wait_for_exit(child, limit)
@@ -230,7 +234,7 @@ def _run_child(body: Callable[[], int], errors: int) -> int:
     try:
         status = body()
     except HpcElasticError as error:
-        os.write(errors, str(error).encode())
+        os.write(errors, str(error).encode(errors="backslashreplace"))
         status = error.exit_code
     except KeyboardInterrupt:
         status = 130

@@ -46,6 +46,8 @@ def _timed(query: Callable[[], list[str]]) -> tuple[list[str], str, float]:
         found, error = bounded(query, _TIMEOUT, "name server"), ""
     except OSError as os_error:
         found, error = [], os_error.strerror or str(os_error)
+    except UnicodeError as error_of_name:  # of a name that DNS does not allow
+        found, error = [], str(error_of_name)
     except StoreError:
         found, error = [], f"no answer within {_TIMEOUT:g} s"
     return found, error, time.monotonic() - start

@@ -185,6 +185,14 @@ def test_a_directory_that_never_answers_ends_doctor(tmp_path: Path, monkeypatch:
     assert _main(monkeypatch, ["--dir", str(tmp_path)]) == 1
 
 
+def test_the_error_of_a_path_that_is_not_utf_8_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _main(monkeypatch, ["--dir", os.fsdecode(b"missing-\xff")]) == 2
+    assert r"missing-\udcff" in capsys.readouterr().err
+
+
 def _main(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
     from hpcelastic.cli import main
 

@@ -172,3 +172,8 @@ def test_an_unknown_name_has_an_error_message() -> None:
     found = look_up("no-such-host.invalid", "127.0.0.1")
     assert found.addresses == () and found.error
     assert look_up("localhost", "127.0.0.1").loopback
+
+
+def test_a_name_that_dns_does_not_allow_has_an_error_message() -> None:
+    found = look_up("n" * 64, "127.0.0.1")
+    assert found.addresses == () and "too long" in found.error
