@@ -24,6 +24,9 @@ from hpcelastic.storage.paths import RunPaths
 _MAX_CLOCK_SKEW = 5.0
 """Seconds by which the clock may differ from the file server's without a warning."""
 
+_MAX_OUTPUT = 64 << 10
+"""Bytes at the end of a command's output in which its last line is looked for."""
+
 _MAX_LINE = 200
 """Characters of a command's last line that are kept."""
 
@@ -132,23 +135,35 @@ def _check_clock(ahead: float) -> list[CheckFinding]:
 
 
 def run_command(command: str, environ: Mapping[str, str], timeout: float) -> list[CheckFinding]:
-    """Run the user's own check. If its exit status is not 0 or it is too late, its last line is the reason."""
-    process = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, timed_out = process.communicate(timeout=timeout)[0], False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, timed_out = process.communicate()[0], True
-    if process.returncode == 0 and not timed_out:
-        return []
-    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    """Run the user's own check. If its exit status is not 0 or it is too late, its last line is the reason.
+
+    Processes that it leaves in the background may hold its output, so only its own end counts.
+    """
+    with open(os.memfd_create("output"), "wb") as output:  # in memory, because the disk may be full
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        timed_out = False
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode == 0 and not timed_out:
+            return []
+        lines = [line.strip() for line in _end_of(output.fileno()).splitlines() if line.strip()]
     end = f"has not ended within {timeout:g} s" if timed_out else f"exit status {process.returncode}"
     seen = f"{lines[-1][:_MAX_LINE]} ({end})" if lines else end
     return [CheckFinding("health.command", seen, f"run the command on the node for its output: {command}")]
+
+
+def _end_of(fd: int) -> str:
+    """Return the end of a file, without moving the position at which other processes write."""
+    start = max(0, os.fstat(fd).st_size - _MAX_OUTPUT)
+    return os.pread(fd, _MAX_OUTPUT, start).decode(errors="replace")

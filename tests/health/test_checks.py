@@ -49,6 +49,7 @@ COMMANDS = {
     "too late": ("echo begun; sleep 60", ["begun (has not ended within 0.3 s)"]),
     "its environment": ('test "$A" = b', []),
     "killed": ("kill -9 $$", ["exit status -9"]),
+    "much output": ("yes | head -c 300000; echo bent; exit 1", ["bent (exit status 1)"]),
 }
 
 
@@ -57,6 +58,13 @@ def test_a_command_of_the_user(command: str, seen: list[str]) -> None:
     timeout = 0.3 if "sleep" in command else 20.0
     found = run_command(command, {"PATH": os.environ["PATH"], "A": "b"}, timeout)
     assert [finding.seen for finding in found] == seen
+
+
+def test_a_process_that_a_command_leaves_in_the_background_does_not_count(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    assert run_command('cat "$FIFO" & exit 0', {"PATH": os.environ["PATH"], "FIFO": str(fifo)}, 20.0) == []
+    fifo.write_text("")  # ends the process
 
 
 def test_a_check_that_hangs_is_a_result() -> None:
