@@ -161,40 +161,39 @@ def judge(reports: Sequence[RankReport], missing: Sequence[str] = ()) -> HangVer
 
 def _by_counts(by_rank: dict[int, RankReport]) -> HangVerdict | None:
     """Judge by the collectives that the ranks have begun in each group; None if these do not differ."""
-    awaited = _awaited(by_rank)
-    if not awaited:
+    ahead, behind = _ahead_and_behind(by_rank)
+    if not ahead:
         return None
-    first = {other for others in awaited.values() for other in others} - awaited.keys()
+    first = behind - ahead
     outside = [rank for rank in sorted(first) if not _in_collective(by_rank[rank])]
     if outside:
         return _verdict(HangKind.BEHIND, by_rank, outside, certain=True)
     if first:
-        places = "; ".join(_place(by_rank[rank]) for rank in sorted({*first, *awaited})[:4])
+        places = "; ".join(_place(by_rank[rank]) for rank in sorted(first | ahead)[:4])
         return HangVerdict(HangKind.MISMATCH, (), False, f"the ranks wait in different collectives: {places}")
     # Each rank is ahead of another one. A rank whose stack shows that it waits for no other rank has only begun a
     # collective in advance.
-    idle = {rank for rank in awaited if by_rank[rank].frames and not waits(by_rank[rank])}
-    first = {other for others in awaited.values() for other in others} & idle
+    idle = {rank for rank in ahead if by_rank[rank].frames and not waits(by_rank[rank])}
+    first = behind & idle
     if first:
         return _verdict(HangKind.BEHIND, by_rank, sorted(first), certain=False)
-    ranks = sorted(awaited)
+    ranks = sorted(ahead)
     places = "; ".join(_place(by_rank[rank]) for rank in ranks[:4])
     return HangVerdict(HangKind.DEADLOCK, (), True, f"{_ranks(ranks)} wait for each other: {places}")
 
 
-def _awaited(by_rank: dict[int, RankReport]) -> dict[int, set[int]]:
-    """Return the ranks that each rank is ahead of in a process group."""
+def _ahead_and_behind(by_rank: dict[int, RankReport]) -> tuple[set[int], set[int]]:
+    """Return the ranks that are ahead of others in a process group, and those that are behind others in one."""
     counts: dict[str, dict[int, int]] = {}
     for rank, report in by_rank.items():
         for group in report.groups:
             counts.setdefault(group.name, {})[rank] = group.begun
-    awaited: dict[int, set[int]] = {}
+    ahead, behind = set[int](), set[int]()
     for begun in counts.values():
-        for rank, count in begun.items():
-            behind = {other for other, theirs in begun.items() if theirs < count}
-            if behind:
-                awaited.setdefault(rank, set()).update(behind)
-    return awaited
+        least, most = min(begun.values()), max(begun.values())
+        ahead |= {rank for rank, count in begun.items() if count > least}
+        behind |= {rank for rank, count in begun.items() if count < most}
+    return ahead, behind
 
 
 # Stacks

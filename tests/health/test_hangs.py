@@ -1,5 +1,6 @@
 """The verdict on a round that makes no progress: which rank the others wait for, and how certain that is."""
 
+import tracemalloc
 from dataclasses import replace
 
 from hpcelastic.health.hangs import GroupReport, HangKind, RankReport, judge
@@ -36,6 +37,20 @@ def test_a_rank_that_has_begun_fewer_collectives_is_behind() -> None:
         "rank 1 on n0 has not entered all_reduce #7, which 2 others wait in; "
         "rank 1 is at data.py:88 in read, in queue.py:171 in get"
     )
+
+
+def test_the_memory_of_a_verdict_does_not_grow_with_the_pairs_of_ranks() -> None:
+    count = 1000
+    reports = [rank(number, ALL_REDUCE, group(7)) for number in range(count)]
+    reports += [rank(number, READ, group(6)) for number in range(count, 2 * count)]
+    tracemalloc.start()
+    try:
+        verdict = judge(reports)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert verdict.ranks == tuple(range(count, 2 * count))
+    assert peak < 8 * count * count
 
 
 def test_the_chain_of_waits_leads_to_the_first_rank() -> None:

@@ -5,11 +5,9 @@ Tables find them.
 
 from tests.protocol.under_test import BUDGET, EXAMINATION, HANGS, ROLLBACK, STRAGGLERS, Patch
 
-_CHAIN = "first = {other for others in awaited.values() for other in others} - awaited.keys()"
-
 MUTANTS = {
-    "a rank that waits itself is named": Patch(HANGS, _CHAIN, _CHAIN.removesuffix(" - awaited.keys()")),
-    "a rank that is ahead counts as behind": Patch(HANGS, "if theirs < count}", "if theirs > count}"),
+    "a rank that waits itself is named": Patch(HANGS, "first = behind - ahead", "first = behind"),
+    "a rank that is ahead counts as behind": Patch(HANGS, "return ahead, behind", "return behind, ahead"),
     "a rank that works is ended": Patch(HANGS, "if {*verdict.ranks} <= {*working} if", "if False if"),
     "a rank that progresses is ended": Patch(HANGS, "    if progressed:\n", "    if False:\n"),
     "a stopped rank is not noticed": Patch(HANGS, "    if stopped:\n", "    if False:\n"),
