@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 
 from hpcelastic.errors import SlurmError
 from hpcelastic.slurm.partitions import FORMAT, Partition, parse_partitions
@@ -157,17 +157,23 @@ def cancel_jobs(job_ids: Iterable[str]) -> None:
 
 
 def _time_left(fields: Mapping[str, str]) -> float | None:
-    """Return the seconds that a job may still run, by the controller's clock alone; None if unknown."""
+    """Return the seconds that a job may still run; None if unknown.
+
+    EndTime is earlier than the time limit after a preemption, or if an administrator has set it. It is later than the
+    time limit after a suspension, which RunTime does not contain. scontrol computes RunTime by the clock of this node.
+    """
     start, end = (_parse_time(fields.get(name, "")) for name in ("StartTime", "EndTime"))
-    ran = _parse_duration(fields.get("RunTime", ""))
-    if start is None or end is None or ran is None:
-        return None
-    return (end - start).total_seconds() - ran
+    limit, ran = (_parse_duration(fields.get(name, "")) for name in ("TimeLimit", "RunTime"))
+    allotted = [] if limit is None else [limit]
+    if start is not None and end is not None:
+        allotted.append((end - start).total_seconds())
+    return min(allotted) - ran if allotted and ran is not None else None
 
 
 def _parse_time(text: str) -> datetime | None:
+    """Return the time ``text`` of SLURM, whose commands print UTC for us; None if it is something else."""
     try:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
     except ValueError:  # None, Unknown, N/A
         return None
 
@@ -187,6 +193,8 @@ def _call(*command: str) -> str:
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_", "SINFO_"))
     }
+    # Differences of local times are wrong where the clocks change, and the user may have chosen another format.
+    environ |= {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT

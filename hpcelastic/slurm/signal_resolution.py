@@ -2,7 +2,8 @@
 
 SLURM sends the same SIGTERM for a preemption with minutes of grace, for `scancel` and after the time limit. The same
 SIGUSR1 or SIGUSR2 announces the time limit or is sent by a user. All times are differences of values in one answer of
-the controller, so its clock and ours need not agree.
+scontrol, which takes the time that the job has run by the clock of this node. So that clock should agree with the
+controller's.
 """
 
 from dataclasses import dataclass

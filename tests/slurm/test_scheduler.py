@@ -1,7 +1,8 @@
 """Parsing of the output of SLURM's commands, recorded on a real cluster."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
@@ -39,8 +40,11 @@ HELD = REQUEUED.replace("Restarts=0", "Restarts=6").replace(
 TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
 
 
-ELIGIBLE = datetime(2026, 11, 21, 21, 54, 44).timestamp()
-"""SLURM's times are those of the site's time zone."""
+SUSPENDED = RUNS.replace("SuspendTime=None", "SuspendTime=2026-11-21T22:54:47").replace("T22:54:44", "T23:54:44")
+ADJUSTED = RUNS.replace("T22:54:44", "T22:54:14")
+
+ELIGIBLE = datetime(2026, 11, 21, 21, 54, 44, tzinfo=timezone.utc).timestamp()
+"""SLURM's commands are asked for times in UTC."""
 
 
 @pytest.mark.parametrize(
@@ -51,15 +55,39 @@ ELIGIBLE = datetime(2026, 11, 21, 21, 54, 44).timestamp()
         pytest.param(PREEMPTED, JobInfo("RUNNING", 5.0, True, True), id="preempted, with grace"),
         pytest.param(YEAR, JobInfo("RUNNING", 365 * 86_400.0 - 3, False, True), id="a limit of a year"),
         pytest.param(UNLIMITED, JobInfo("RUNNING", None, False, True), id="no limit"),
-        pytest.param(PENDING, JobInfo("PENDING", None, False, True), id="pending"),
+        pytest.param(PENDING, JobInfo("PENDING", 3600.0, False, True), id="pending"),
         pytest.param(REQUEUED, JobInfo("COMPLETING", 3600.0, False, True), id="just requeued"),
         pytest.param(HELD, JobInfo("COMPLETING", 3600.0, False, True, 6, held=True), id="requeued and held"),
+        pytest.param(SUSPENDED, JobInfo("RUNNING", 3597.0, False, True), id="resumed after a suspension"),
+        pytest.param(
+            ADJUSTED, JobInfo("RUNNING", 3567.0, False, True), id="an end within the last minute of the limit"
+        ),
         pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="several jobs"),
     ],
 )
 def test_the_state_of_a_job(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
     assert scheduler.job_info("4") == replace(expected, eligible=ELIGIBLE)
+
+
+def test_the_times_do_not_depend_on_the_time_zone_or_the_users_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clocks change within the time limit of this job, and the command prints local times, as scontrol does."""
+    start, end = (datetime(2026, 3, day, 11, tzinfo=timezone.utc).timestamp() for day in (28, 30))
+    times = " ".join(
+        f"{name}=$(date -d @{time:.0f} +$format)" for name, time in (("StartTime", start), ("EndTime", end))
+    )
+    command = tmp_path / "scontrol"
+    command.write_text(
+        '#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && format=%FT%T || format=%c\n'
+        f'echo "JobId=4 JobState=RUNNING RunTime=1-00:00:00 TimeLimit=UNLIMITED {times}"\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    assert scheduler.job_info("4").time_left == 86_400
 
 
 def test_a_job_that_is_held_has_no_eligible_time(monkeypatch: pytest.MonkeyPatch) -> None:
