@@ -201,8 +201,7 @@ class _NodeRun:
         try:
             return self._run_agent(slurm)
         except RendezvousTimeout:
-            if job_cleanup.no_agent_alive():
-                job_cleanup.end_job("the batch script's node was lost")
+            job_cleanup.end_abandoned_job()
             raise
         finally:
             job_cleanup.run()

@@ -34,6 +34,9 @@ class JobInfo:
     eligible: float | None = None
     """The time from which SLURM could start it, in seconds since the epoch; None if it is unknown."""
 
+    batch_host: str = ""
+    """The node of its batch script; empty if it has none, as a job of salloc."""
+
     @property
     def running(self) -> bool:
         """Whether it has its nodes and SLURM is not ending it."""

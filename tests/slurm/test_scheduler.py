@@ -67,7 +67,7 @@ ELIGIBLE = datetime(2026, 11, 21, 21, 54, 44, tzinfo=timezone.utc).timestamp()
 )
 def test_the_state_of_a_job(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
-    assert scheduler.job_info("4") == replace(expected, eligible=ELIGIBLE)
+    assert scheduler.job_info("4") == replace(expected, eligible=ELIGIBLE, batch_host="n1")
 
 
 def test_the_times_do_not_depend_on_the_time_zone_or_the_users_format(
@@ -88,6 +88,11 @@ def test_the_times_do_not_depend_on_the_time_zone_or_the_users_format(
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     assert scheduler.job_info("4").time_left == 86_400
+
+
+def test_a_job_of_salloc_has_no_batch_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: RUNS.replace("BatchFlag=1", "BatchFlag=0"))
+    assert scheduler.job_info("4").batch_host == ""
 
 
 def test_a_job_that_is_held_has_no_eligible_time(monkeypatch: pytest.MonkeyPatch) -> None:
