@@ -72,8 +72,11 @@ class QueueWatcher:
         """The next queries. The last one repeats."""
 
         self._due = float("inf")
-        self._last_size = self._last_losses = 0
-        """Nodes of the last round before any loss, and rounds that had ended by a loss until then."""
+        self._last_size = 0
+        """Nodes of the last round before any loss."""
+
+        self._last_spent: Mapping[str, int] = {}
+        """Rounds that had ended until then, by cause."""
 
         self._delayed: frozenset[str] = frozenset()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -119,12 +122,19 @@ class QueueWatcher:
     def _remember_size(self, state: State) -> None:
         """Remember the number of nodes of a running round, unless the round is smaller because of lost nodes."""
         if state.phase is Phase.RUNNING and not self._lost_nodes(state):
-            self._last_size, self._last_losses = _nodes_of(state), state.spent.get(Cause.NODE.value, 0)
+            self._last_size, self._last_spent = _nodes_of(state), state.spent
 
     def _lost_nodes(self, state: State) -> int:
-        """Return the number of nodes that the run has lost since the remembered round."""
-        losses = state.spent.get(Cause.NODE.value, 0) - self._last_losses
-        return min(losses, max(0, min(self._last_size, state.max_nodes) - _nodes_of(state)))
+        """Return the number of nodes that the run has lost since the remembered round, without those that have left.
+
+        One round may end by the loss of many nodes at once.
+        """
+        losses, leaves = (
+            state.spent.get(cause.value, 0) - self._last_spent.get(cause.value, 0)
+            for cause in (Cause.NODE, Cause.LEAVE)
+        )
+        missing = min(self._last_size, state.max_nodes) - _nodes_of(state)
+        return max(0, missing - leaves) if losses > 0 else 0
 
     def _run(self) -> None:
         while True:

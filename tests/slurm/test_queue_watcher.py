@@ -1,5 +1,8 @@
 """Queries to SLURM about a run."""
 
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,13 +10,15 @@ import pytest
 
 from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.protocol.state import Member, NodeState
+from hpcelastic.protocol.settings import NodeRange, Settings
+from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.queue import QueuedJob
 from hpcelastic.slurm.queue_watcher import QueueWatcher, WatchedRun
 from hpcelastic.storage import files
 from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
+from tests.agent.processes import TIMEOUT
 
 FIRST = Member("n1@0-aa", NodeState.READY, 0, 1, "10.0.0.1", 1, job="7.0")
 
@@ -30,3 +35,45 @@ def test_an_agent_that_was_started_again_is_not_counted_as_two_nodes(
         WatchedRun(paths, FileBackend(paths), "n1@0-bb", 300.0, False, 0.0, lambda count: ""), print
     )
     assert queue_watcher.pending_capacity() == PendingCapacity(expected=2, pending=0)
+
+
+@contextmanager
+def watching(
+    root: Path, submit: Callable[[int], str], *, poll: float = 300.0, report: Callable[[str], object] = print
+) -> Iterator[QueueWatcher]:
+    """A queue watcher of a run of two to eight nodes, which replaces a lost node at once by ``submit``."""
+    paths = RunPaths(root)
+    watched = WatchedRun(paths, FileBackend(paths), "n1@0-aa", poll, False, 0.001, submit)
+    watcher = QueueWatcher(watched, report)
+    watcher.start(lambda pending_capacity: None)
+    try:
+        yield watcher
+    finally:
+        watcher.stop()
+
+
+def running(round: int, nodes: int, **spent: int) -> State:
+    participants = tuple(Participant(f"n{node}@0-aa", 1, "10.0.0.1", 1) for node in range(nodes))
+    return State("r", Settings(NodeRange(2, 8)), Phase.RUNNING, round, participants=participants, spent=spent)
+
+
+@pytest.mark.parametrize(
+    ("spent", "submitted"),
+    [({Cause.NODE.value: 1}, 4), ({Cause.NODE.value: 2}, 4), ({Cause.NODE.value: 1, Cause.LEAVE.value: 1}, 3)],
+    ids=["at once", "one after the other", "and one has left"],
+)
+def test_each_lost_node_is_replaced(spent: dict[str, int], submitted: int, tmp_path: Path) -> None:
+    counts: queue.Queue[int] = queue.Queue()
+    with watching(tmp_path, lambda count: counts.put(count) or "submitted") as watcher:
+        watcher.observe(running(1, 8), first=True)
+        watcher.observe(running(2, 4, **spent), first=True)
+        assert counts.get(timeout=TIMEOUT) == submitted
+
+
+def test_a_node_that_has_left_is_not_replaced(tmp_path: Path) -> None:
+    counts: queue.Queue[int] = queue.Queue()
+    with watching(tmp_path, lambda count: counts.put(count) or "submitted") as watcher:
+        watcher.observe(running(1, 8), first=True)
+        watcher.observe(running(2, 7, leave=1), first=True)
+        watcher.observe(running(3, 6, leave=1, node=1), first=True)
+        assert counts.get(timeout=TIMEOUT) == 1
