@@ -32,7 +32,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.entry import EnteredRun, Entry, enter_run, is_loopback
-from hpcelastic.errors import ConfigError, InternalError, RendezvousTimeout, RunFailed, internal_errors
+from hpcelastic.errors import ConfigError, InternalError, RendezvousTimeout, RunFailed, SlurmError, internal_errors
 from hpcelastic.exporters import ExporterContext, exporting
 from hpcelastic.gridengine.batch_system import grid_engine_of
 from hpcelastic.gridengine.environment import grid_engine_task
@@ -54,6 +54,9 @@ from hpcelastic.slurm.signal_resolution import Policy
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.worker.node_benchmark import COMMAND
+
+_SUBMISSION_TIMEOUT = 300.0
+"""Seconds for the submission of jobs in place of lost nodes."""
 
 
 @dataclass(frozen=True)
@@ -267,10 +270,20 @@ def _make_batch_system(task: Task, slurm: SlurmTask, entered: EnteredRun) -> Slu
 
 
 def _submit_replacements(paths: RunPaths, count: int) -> str:
-    """Submit one-node jobs in a process of its own, because an agent does not load the modules for that."""
+    """Submit one-node jobs in a process of its own, because an agent does not load the modules for that.
+
+    Raises SlurmError.
+    """
     command = [sys.executable, "-m", "hpcelastic", "scale", str(paths.root), "--replace", str(count)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return (done.stdout or done.stderr).strip()
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SUBMISSION_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"hpcelastic scale: no answer in {_SUBMISSION_TIMEOUT:g} s") from None
+    if done.returncode != 0:
+        raise SlurmError(done.stderr.strip() or f"hpcelastic scale: exit status {done.returncode}")
+    return done.stdout.strip()
 
 
 def _limits(task: Task) -> Limits:

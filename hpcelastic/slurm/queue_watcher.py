@@ -47,7 +47,7 @@ class WatchedRun:
     """Seconds after which a lost node of an allocation is replaced; 0 to never replace it."""
 
     submit: Callable[[int], str]
-    """Submits the given number of one-node jobs; returns a message about the result."""
+    """Submits the given number of one-node jobs; returns a message about the result. Raises SlurmError."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class QueueWatcher:
         if watched.one_node_jobs and _lacks_lost_nodes(state):
             return [*(_Query(delay, lambda state: self._start_delayed_jobs()) for delay in _LOSS_INTERVALS), usual]
         if self._lost_nodes(state) and watched.refill:
-            return [_Query(watched.refill, self._refill), usual]
+            return [_Query(watched.refill, self._refill), _Query(watched.poll, self._retire_and_refill)]
         return [usual]
 
     def _remember_size(self, state: State) -> None:
@@ -192,6 +192,11 @@ class QueueWatcher:
                 self._report(message)
             # The replacements count once they have joined. If they are lost then, they are replaced too.
             self._last_size -= lost
+
+    def _retire_and_refill(self, state: State) -> None:
+        """Make the usual query. Replace lost nodes if the submission has failed before."""
+        self._retire_drained_nodes(state)
+        self._refill(state)
 
     def _retire_drained_nodes(self, state: State) -> None:
         leases = self._watched.backend.leases()

@@ -1,6 +1,8 @@
 """Queries to SLURM about a run."""
 
 import queue
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic import bootstrap
 from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.files import FileBackend
+from hpcelastic.errors import SlurmError
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.slurm import scheduler
@@ -77,3 +81,53 @@ def test_a_node_that_has_left_is_not_replaced(tmp_path: Path) -> None:
         watcher.observe(running(2, 7, leave=1), first=True)
         watcher.observe(running(3, 6, leave=1, node=1), first=True)
         assert counts.get(timeout=TIMEOUT) == 1
+
+
+def test_a_replacement_that_could_not_be_submitted_is_tried_again(tmp_path: Path) -> None:
+    answers = iter([SlurmError("sbatch: Unable to contact slurm controller"), "submitted"])
+    reports: queue.Queue[str] = queue.Queue()
+
+    def submit(count: int) -> str:
+        answer = next(answers)
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
+
+    with watching(tmp_path, submit, poll=0.001, report=reports.put) as watcher:
+        watcher.observe(running(1, 8), first=True)
+        watcher.observe(running(2, 7, node=1), first=True)
+        lines = [reports.get(timeout=TIMEOUT) for _ in range(4)]
+    assert lines == [
+        "lost nodes: 1; submitting as many one-node jobs in their place",
+        "a query to SLURM failed: sbatch: Unable to contact slurm controller",
+        "lost nodes: 1; submitting as many one-node jobs in their place",
+        "submitted",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo 'hpcelastic scale: no controller' >&2; exit 1", "hpcelastic scale: no controller"),
+        ("exit 3", "hpcelastic scale: exit status 3"),
+    ],
+    ids=["with a message", "without one"],
+)
+def test_a_failed_submission_is_an_error(
+    script: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(SlurmError, match=f"^{message}$"):
+        bootstrap._submit_replacements(RunPaths(tmp_path), 1)
+
+
+def test_a_submission_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(command: list[str], timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(SlurmError, match="hpcelastic scale: no answer in 300 s"):
+        bootstrap._submit_replacements(RunPaths(tmp_path), 1)
