@@ -152,6 +152,8 @@ class QueueWatcher:
                     query.run(state)
             except (HpcElasticError, OSError) as error:  # the run continues without an answer
                 self._report(f"a query to SLURM failed: {error}")
+            except Exception as error:  # a defect must not end the queries that follow
+                self._report(f"a query to SLURM failed: {error!r}")
 
     def pending_capacity(self) -> PendingCapacity:
         """Return the nodes that may still join. Raises SlurmError, StoreError."""

@@ -20,6 +20,9 @@ ENDED_STATES = {
 }
 """States of jobs that have ended. Source: squeue(1), JOB STATE CODES."""
 
+_QUEUE_FIELDS = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "NumNodes", "RestartCnt", "Reason")
+"""Fields of squeue. The last one may contain blanks."""
+
 _TIMEOUT = 30.0
 """Seconds for one command. A busy controller answers late; for a dead one, a command waits for its own time-outs."""
 
@@ -81,15 +84,18 @@ def job_info(job_id: str) -> JobInfo:
 
 def queue() -> list[QueuedJob]:
     """Return all jobs of this user in SLURM's queue, with the elements of arrays as single jobs. Raises SlurmError."""
-    # The last field may contain blanks.
-    fields = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "NumNodes", "RestartCnt", "Reason")
-    wanted = ",".join(f"{name}:40" for name in fields)
+    wanted = ",".join(f"{name}:40" for name in _QUEUE_FIELDS)
     lines = _call("squeue", "--noheader", "--me", "--array", f"--Format={wanted}").splitlines()
-    rows = (line.split(maxsplit=len(fields) - 1) for line in lines)
-    return [
-        QueuedJob(id, *_of_array(id, array, task), state, int(nodes), int(restarts), reason.strip())
-        for id, array, task, state, nodes, restarts, reason in rows
-    ]
+    return [job for job in map(_queued_job, lines) if job is not None]
+
+
+def _queued_job(line: str) -> QueuedJob | None:
+    """Return the job of a line of squeue; None if the line is something else, such as a message of the site."""
+    try:
+        id, array, task, state, nodes, restarts, reason = line.split(maxsplit=len(_QUEUE_FIELDS) - 1)
+        return QueuedJob(id, *_of_array(id, array, task), state, int(nodes), int(restarts), reason.strip())
+    except ValueError:
+        return None
 
 
 def _of_array(id: str, array: str, task: str) -> tuple[str, str]:
@@ -103,7 +109,7 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
         return {}
     lines = _call("sinfo", "--noheader", "--Node", f"--nodes={names}", "--format=%N %T %E").splitlines()
     rows = (line.split(maxsplit=2) for line in lines)
-    return {name: "".join(reason) for name, state, *reason in rows if state.startswith("drain")}
+    return {row[0]: "".join(row[2:]) for row in rows if len(row) > 1 and row[1].startswith("drain")}
 
 
 def node_names(partition: str | None = None) -> set[str]:

@@ -84,22 +84,24 @@ def test_a_node_that_has_left_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_replacement_that_could_not_be_submitted_is_tried_again(tmp_path: Path) -> None:
-    answers = iter([SlurmError("sbatch: Unable to contact slurm controller"), "submitted"])
+    answers = iter([SlurmError("sbatch: Unable to contact slurm controller"), KeyError("a defect"), "submitted"])
     reports: queue.Queue[str] = queue.Queue()
 
     def submit(count: int) -> str:
         answer = next(answers)
-        if isinstance(answer, SlurmError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
     with watching(tmp_path, submit, poll=0.001, report=reports.put) as watcher:
         watcher.observe(running(1, 8), first=True)
         watcher.observe(running(2, 7, node=1), first=True)
-        lines = [reports.get(timeout=TIMEOUT) for _ in range(4)]
+        lines = [reports.get(timeout=TIMEOUT) for _ in range(6)]
     assert lines == [
         "lost nodes: 1; submitting as many one-node jobs in their place",
         "a query to SLURM failed: sbatch: Unable to contact slurm controller",
+        "lost nodes: 1; submitting as many one-node jobs in their place",
+        "a query to SLURM failed: KeyError('a defect')",
         "lost nodes: 1; submitting as many one-node jobs in their place",
         "submitted",
     ]

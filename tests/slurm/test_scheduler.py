@@ -8,6 +8,7 @@ import pytest
 
 from hpcelastic.errors import SlurmError
 from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.queue import QueuedJob
 from hpcelastic.slurm.signal_resolution import JobInfo
 
 RUNS = (
@@ -137,3 +138,24 @@ def test_output_without_the_job_is_an_error(output: str, monkeypatch: pytest.Mon
 def test_the_remaining_time_of_a_job(ran: str, left: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: RUNS.replace("RunTime=00:00:03", f"RunTime={ran}"))
     assert scheduler.job_info("4").time_left == left
+
+
+def test_lines_of_squeue_that_are_no_jobs_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = (
+        "The cluster is down on Monday from 8 to 12.\n\n"
+        "12    12    N/A   RUNNING   2     0     None\n"
+        "14    13    1     PENDING   1     1     (Nodes required for job are DOWN)\n"
+        "15    15    N/A   PENDING   few   0     Priority\n"
+        "16    16    N/A   PENDING   1     0\n"
+    )
+    monkeypatch.setattr(scheduler, "_call", lambda *command: output)
+    assert scheduler.queue() == [
+        QueuedJob("12", "12", "", "RUNNING", 2, 0, "None"),
+        QueuedJob("14", "13", "1", "PENDING", 1, 1, "(Nodes required for job are DOWN)"),
+    ]
+
+
+def test_lines_of_sinfo_that_are_no_nodes_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = "\nsite\nn1 drained bad fan\nn2 idle none\nn3 draining\n"
+    monkeypatch.setattr(scheduler, "_call", lambda *command: output)
+    assert scheduler.draining(["n1", "n2", "n3"]) == {"n1": "bad fan", "n3": ""}
