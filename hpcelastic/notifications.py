@@ -105,13 +105,15 @@ def _address(name: str) -> str:
 
 def _exporter(context: ExporterContext, channel: str, send: Callable[[str], None]) -> Exporter:
     """Return an exporter that sends each notification of the run, unless another agent does."""
-    group_rank = 0
+    group_rank = version = 0
 
     def export(time: float, event: Event) -> None:
-        nonlocal group_rank
+        nonlocal group_rank, version
         if isinstance(event, WorkersStarted):
             group_rank = event.group_rank
-        notification = notification_of(context.run, event)
+        elif isinstance(event, StateChanged):
+            version = event.version
+        notification = notification_of(context.run, event, version)
         if notification is None or group_rank >= _SENDERS:
             return
         with contextlib.suppress(StoreError):  # reported elsewhere
@@ -121,11 +123,12 @@ def _exporter(context: ExporterContext, channel: str, send: Callable[[str], None
     return export
 
 
-def notification_of(run: str, event: Event) -> Notification | None:
-    """Return the notification of an event; None if it is not notified."""
+def notification_of(run: str, event: Event, version: int) -> Notification | None:
+    """Return the notification of an event at this version of the register; None if it is not notified."""
     match event:
         case RunEnded(phase=phase, reason=reason):
-            return Notification("end", f"{run} has {phase.value}: {reason}")
+            # A run that is resumed ends again. All agents read the same version as the last one before an end.
+            return Notification(f"end-{version}", f"{run} has {phase.value}: {reason}")
         case StateChanged(cause=Cause.WORKER | Cause.NODE, round=round, reason=reason):
             text = f"{run}: round {round} has ended: {reason}. See hpcelastic why {run}"
             return Notification(f"fault-{round}", text)

@@ -43,14 +43,14 @@ def workers(group_rank: int) -> WorkersStarted:
 @pytest.mark.parametrize(
     ("event", "id", "text"),
     [
-        (ENDED, "end", "digits has succeeded: all workers of round 3 succeeded"),
+        (ENDED, "end-9", "digits has succeeded: all workers of round 3 succeeded"),
         (FAULT, "fault-2", "digits: round 2 has ended: n2 was lost. See hpcelastic why digits"),
         (hang("restart"), "hang-1", "digits: no progress in round 2: rank 1 hangs (restart)"),
     ],
     ids=["the end", "a fault", "a hang"],
 )
 def test_what_is_notified(event: Event, id: str, text: str) -> None:
-    found = notification_of("digits", event)
+    found = notification_of("digits", event, 9)
     assert found is not None and (found.id, found.text) == (id, text)
 
 
@@ -65,7 +65,7 @@ def test_what_is_notified(event: Event, id: str, text: str) -> None:
     ids=["another kind", "no hang", "a node joins", "a round begins"],
 )
 def test_what_is_not_notified(event: Event) -> None:
-    assert notification_of("digits", event) is None
+    assert notification_of("digits", event, 9) is None
 
 
 class Received:
@@ -155,6 +155,16 @@ def test_one_agent_sends_each_notification(factory, received: Received, tmp_path
         assert sum(text in each for each in received.texts) == 1
     for path in (tmp_path / "digits").rglob("*"):
         assert path.is_dir() or (b"secret" not in path.read_bytes() and b"example.org" not in path.read_bytes())
+
+
+def test_each_end_of_a_run_that_is_resumed_is_notified(received: Received, tmp_path: Path) -> None:
+    for version in (3, 8):
+        ends = StateChanged(version=version, phase=Phase.SUCCEEDED, round=2, restarts=0, reason="x")
+        for context in contexts(tmp_path):
+            export = to_webhook(context)
+            export(0.0, ends)
+            export(0.0, ENDED)
+    assert received.texts == ["digits has succeeded: all workers of round 3 succeeded"] * 2
 
 
 def test_other_nodes_than_the_first_ones_send_nothing(received: Received, tmp_path: Path) -> None:
