@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.exporters import Exporter, ExporterContext
@@ -29,8 +30,13 @@ from hpcelastic.protocol.state import Cause
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
 
+M = TypeVar("M")
+
 _SENDERS = 3
 """Number of nodes that may send: the first ones of the newest round."""
+
+_MAX_SUBJECT = 200
+"""Characters of the subject of an e-mail."""
 
 _TIMEOUT = 4.0
 """Seconds for sending. An agent waits 5 s for its exporters at its end."""
@@ -55,13 +61,15 @@ def to_webhook(context: ExporterContext) -> Exporter:
     if not address.startswith(("https://", "http://")):
         raise ConfigError(f"{_file('webhook')}: contains no address that begins with https://")
 
-    def send(text: str) -> None:
+    def request_of(text: str) -> urllib.request.Request:
         data = json.dumps({"text": text}).encode()
-        request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+        return urllib.request.Request(address, data, {"Content-Type": "application/json"})
+
+    def send(request: urllib.request.Request) -> None:
         with urllib.request.urlopen(request, timeout=_TIMEOUT):
             pass
 
-    return _exporter(context, "webhook", send)
+    return _exporter(context, "webhook", request_of, send)
 
 
 def to_mail(context: ExporterContext) -> Exporter:
@@ -75,15 +83,19 @@ def to_mail(context: ExporterContext) -> Exporter:
         raise ConfigError(f"{_file('mail')}: contains no e-mail address")
     host, _, port = server.strip().partition(":")
 
-    def send(text: str) -> None:
+    def message_of(text: str) -> email.message.EmailMessage:
         message = email.message.EmailMessage()
-        message["Subject"], message["From"], message["To"] = text.partition("\n")[0], address, address
+        subject = " ".join(text.splitlines()[0].split())[:_MAX_SUBJECT]  # a header contains no line break of any kind
+        message["Subject"], message["From"], message["To"] = subject, address, address
         message.set_content(text)
+        return message
+
+    def send(message: email.message.EmailMessage) -> None:
         here = os.uname().nodename  # without it, smtplib asks a name server
         with smtplib.SMTP(host or "localhost", int(port or 25), here, timeout=_TIMEOUT) as connection:
             connection.send_message(message)
 
-    return _exporter(context, "mail", send)
+    return _exporter(context, "mail", message_of, send)
 
 
 def _file(name: str) -> Path:
@@ -103,7 +115,9 @@ def _address(name: str) -> str:
     return content
 
 
-def _exporter(context: ExporterContext, channel: str, send: Callable[[str], None]) -> Exporter:
+def _exporter(
+    context: ExporterContext, channel: str, message_of: Callable[[str], M], send: Callable[[M], None]
+) -> Exporter:
     """Return an exporter that sends each notification of the run, unless another agent does."""
     group_rank = version = 0
 
@@ -116,9 +130,11 @@ def _exporter(context: ExporterContext, channel: str, send: Callable[[str], None
         notification = notification_of(context.run, event, version)
         if notification is None or group_rank >= _SENDERS:
             return
+        # An exception's text may contain anything. A message that cannot be made must not be claimed.
+        message = message_of(notification.text.encode(errors="backslashreplace").decode())
         with contextlib.suppress(StoreError):  # reported elsewhere
             if _claim(RunPaths(context.directory), f"{channel}-{notification.id}", context.node):
-                send(notification.text)
+                send(message)
 
     return export
 

@@ -5,6 +5,8 @@ import json
 import socketserver
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,29 @@ def test_one_agent_sends_each_notification(factory, received: Received, tmp_path
         assert sum(text in each for each in received.texts) == 1
     for path in (tmp_path / "digits").rglob("*"):
         assert path.is_dir() or (b"secret" not in path.read_bytes() and b"example.org" not in path.read_bytes())
+
+
+@pytest.mark.parametrize("factory", [to_webhook, to_mail])
+def test_any_text_of_a_failure_is_sent(factory, received: Received, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # a factory
+    reason = f"rank 0 failed: 50%\r100%\x0b\udcff\0 {'x' * 300}\nsecond line"
+    factory(contexts(tmp_path)[0])(0.0, replace(FAULT, reason=reason))
+    (text,) = received.texts
+    assert "rank 0 failed: 50%" in text
+
+
+def test_a_notification_whose_message_cannot_be_made_is_left_to_another_agent(
+    received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: EmailMessage, text: str) -> None:
+        raise ValueError("a defect")
+
+    first, second = (to_mail(context) for context in contexts(tmp_path)[:2])
+    with monkeypatch.context() as broken:
+        broken.setattr(EmailMessage, "set_content", fail)
+        with pytest.raises(ValueError, match="a defect"):
+            first(0.0, ENDED)
+    second(0.0, ENDED)
+    assert len(received.texts) == 1
 
 
 def test_each_end_of_a_run_that_is_resumed_is_notified(received: Received, tmp_path: Path) -> None:
