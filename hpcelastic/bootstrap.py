@@ -132,14 +132,14 @@ def run_node_agent(
 ) -> int:
     """Run the agent of the node ``identity`` until the run ends, and return the exit status.
 
-    Raises the errors of `Agent.run`. ``observe`` is notified of events; see `Agent`. ``restart`` is the number of the
-    agent's restart on this node. With ``any_name`` the node may take another free name; see `Entry`.
+    Raises the errors of `Agent.run`. ``observe`` is notified of events; see `Agent`. ``restart`` is the restart of
+    the agent on this node. With ``any_name`` the node may take another free name; see `Entry`.
     """
     count = worker_count(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
-    start, interface = time.monotonic(), task.agent.network.interface
-    again = restart != FIRST
+    start = time.monotonic() if restart.first_start is None else restart.first_start
+    interface, again = task.agent.network.interface, restart != FIRST
     entry = Entry(
         task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host, any_name, again
     )
@@ -165,7 +165,7 @@ class _NodeRun:
     """The processors of each worker; empty if workers are not bound."""
 
     start: float
-    """When the agent has started, in seconds of time.monotonic()."""
+    """When the first agent of this node's task has started, in seconds of time.monotonic()."""
 
     observe: Observe
     restart: Restart

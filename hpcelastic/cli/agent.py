@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--total-time",
         metavar="TIME",
-        help="requeue the job at its time limit until the run has lasted TIME: MINUTES, HH:MM:SS, D-HH:MM:SS",
+        help="requeue the job at its time limit until it has taken TIME in all: MINUTES, HH:MM:SS, D-HH:MM:SS",
     )
     job.add_argument(
         "--max-requeues", type=int, metavar="N", help="maximum number of requeues of the job by its agents"

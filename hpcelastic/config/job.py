@@ -43,8 +43,9 @@ class RunSettings:
     """Directory that contains the directories of runs. Every node must see it under this path."""
 
     total_time: str | None = None
-    """Maximum duration of the run over all of its jobs: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. If not set, the run
-    ends at the time limit of its job."""
+    """Maximum duration of a job over all of its requeues: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. At its time limit
+    the job is requeued until it has taken that long. A job that is submitted for the run later, as with ``--resume``,
+    counts anew. If not set, the run ends at the time limit of its job."""
 
     code: tuple[str, ...] = ()
     """Files and directories of which the run keeps a copy, relative to the working directory. The workers run the copy,

@@ -84,7 +84,7 @@ def refusal(records: Iterable[Requeue], new: Requeue, limits: Limits) -> str | N
         return None
     total = sum(each.elapsed for each in earlier) + new.elapsed
     if total >= limits.total_time:
-        return f"the run has taken {total:.0f} s (run.total_time is {limits.total_time:.0f} s)"
+        return f"the job has taken {total:.0f} s (run.total_time is {limits.total_time:.0f} s)"
     at_limit = [each for each in earlier if each.by_limit]
     if at_limit and new.progress is not None and new.progress == at_limit[-1].progress:
         return f"no progress from one time limit to the next: step {new.progress} both times; see the run's logs"

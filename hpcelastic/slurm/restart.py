@@ -40,6 +40,9 @@ class Restart:
     reason: str = ""
     """The reason why the agent before this one ended; empty for the first."""
 
+    first_start: float | None = None
+    """When the first agent of the task was started, in seconds of time.monotonic(); None for the first."""
+
 
 FIRST = Restart()
 
@@ -56,7 +59,7 @@ def start_agent(delays: Sequence[float] = RESTART_DELAYS) -> Restart:
             f"an agent must be forked before any thread starts, and these are running: {threading.enumerate()}"
         )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    restart = FIRST
+    restart, first_start = FIRST, time.monotonic()
     while True:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,7 +82,7 @@ def start_agent(delays: Sequence[float] = RESTART_DELAYS) -> Restart:
             os._exit(_exit_status(status))
         if _stop_requested(delays[number]):
             os._exit(_exit_status(status))
-        restart = Restart(number + 1, reason)
+        restart = Restart(number + 1, reason, first_start)
 
 
 def cause_of_death(status: int) -> str | None:

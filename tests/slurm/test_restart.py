@@ -28,7 +28,7 @@ for signum in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(signum) == signal.SIG_DFL:
         signal.signal(signum, lambda signum, _: came.append(signal.Signals(signum).name))
 blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGUSR2))
-print(json.dumps([this.number, this.reason, os.getpid(), sorted(blocked)]))
+print(json.dumps([this.number, this.reason, os.getpid(), sorted(blocked), this.first_start]))
 sys.stdout.flush()
 act = acts[min(starts, len(acts)) - 1]
 if act == "wait":
@@ -71,7 +71,7 @@ def ended(process: Task) -> tuple[int, list[Any], str]:
 
 
 def starts(printed: list[Any]) -> list[tuple[int, str]]:
-    return [(number, reason) for number, reason, _, _ in printed]
+    return [(number, reason) for number, reason, *_ in printed]
 
 
 DEATHS = {
@@ -86,8 +86,16 @@ def test_an_agent_that_dies_is_started_again(death: int, reason: str) -> None:
     with task([death, 0]) as process:
         status, printed, _ = ended(process)
     assert (status, starts(printed)) == (0, [(0, ""), (1, reason)])
-    assert [blocked for _, _, _, blocked in printed] == [[signal.SIGUSR1, signal.SIGUSR2]] * 2
-    assert process.pid not in [pid for _, _, pid, _ in printed]
+    assert [blocked for _, _, _, blocked, _ in printed] == [[signal.SIGUSR1, signal.SIGUSR2]] * 2
+    assert process.pid not in [pid for _, _, pid, *_ in printed]
+
+
+def test_each_restart_knows_when_the_first_agent_was_started() -> None:
+    with task([70, 70, 0]) as process:
+        _, printed, _ = ended(process)
+    first, second, third = (start for *_, start in printed)
+    assert first is None
+    assert second is not None and second == third
 
 
 ENDS = {"success": (0, 0), "failure": (1, 1), "a wrong input": (2, 2), "SIGTERM": (-signal.SIGTERM, 143)}
@@ -116,7 +124,7 @@ def test_restarts_before_a_long_life_do_not_count() -> None:
 def test_a_signal_between_two_agents_reaches_the_next_one() -> None:
     with task([-signal.SIGKILL, "wait"], delays=(1.0,)) as process:
         assert process.stdout is not None
-        _, _, agent, _ = json.loads(process.stdout.readline())
+        _, _, agent, *_ = json.loads(process.stdout.readline())
         assert eventually(lambda: not os.path.exists(f"/proc/{agent}"))
         process.send_signal(signal.SIGUSR1)
         process.stdout.readline()
@@ -136,7 +144,7 @@ def test_a_signal_to_stop_during_the_pause_prevents_the_next_agent() -> None:
 def test_after_a_signal_to_stop_a_dead_agent_is_not_started_again() -> None:
     with task(["wait"], delays=(0.0,)) as process:
         assert process.stdout is not None
-        _, _, agent, _ = json.loads(process.stdout.readline())
+        _, _, agent, *_ = json.loads(process.stdout.readline())
         os.kill(agent, signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         os.kill(agent, signal.SIGKILL)
@@ -168,7 +176,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored() -> None:
     try:
         with task(["wait"]) as process:
             assert process.stdout is not None
-            _, _, agent, _ = json.loads(process.stdout.readline())
+            _, _, agent, *_ = json.loads(process.stdout.readline())
             os.killpg(process.pid, signal.SIGHUP)
             process.send_signal(signal.SIGTERM)
             assert ended(process)[:2] == (0, [["SIGTERM"]])
