@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import secrets
@@ -133,15 +134,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with nonblocking_stdio(), _print_errors() as failed:
+    messages = io.StringIO()  # printed after the fork: a thread that cannot write to a full disk would prevent it
+    with contextlib.redirect_stderr(messages), _print_errors() as failed:
         task = task_of(args)
         if args.job is None and outside_of_steps(os.environ):
             print(f"hpcelastic agent: {_NOT_IN_A_STEP}", file=sys.stderr)
-    if failed:
-        return failed[0]
-    restart = start_agent() if args.job is None and slurm_task(os.environ) else FIRST
-    with nonblocking_stdio(), _print_errors(task.paths) as failed:
-        return _run_task(task, args, restart)
+    restart = start_agent() if not failed and args.job is None and slurm_task(os.environ) else FIRST
+    with nonblocking_stdio():
+        if restart == FIRST:
+            print(messages.getvalue(), end="", file=sys.stderr)
+        if failed:
+            return failed[0]
+        with _print_errors(task.paths) as failed:
+            return _run_task(task, args, restart)
     return failed[0]
 
 
@@ -163,7 +168,7 @@ def _run_task(task: Task, args: argparse.Namespace, restart: Restart) -> int:
 def _print_errors(paths: RunPaths | None = None) -> Iterator[list[int]]:
     """Print an error, store its exit status in the list, and write the error file of an outer launcher.
 
-    The error must be printed inside `nonblocking_stdio`: a disk that is full or hangs could block the agent elsewhere.
+    The error must not be printed outside of `nonblocking_stdio`: a disk that is full or hangs could block the agent.
     ``paths`` are the paths of the run, once they are known.
     """
     failed: list[int] = []
