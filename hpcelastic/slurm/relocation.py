@@ -21,13 +21,14 @@ def can_relocate(task: SlurmTask | None) -> bool:
 
 
 def relocate(task: SlurmTask, exclude: Iterable[str], report: Callable[[str], None]) -> None:
-    """Requeue the job and exclude nodes from it. The caller then ends at once."""
+    """Requeue the job and exclude nodes from it, besides those that it excludes. The caller then ends at once."""
     # The requeue makes SLURM send SIGTERM to this process, which still has to make the second request.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hosts = ",".join(sorted({*exclude}))
     report(f"job {task.name} starts again on another node than {hosts}, after AuthInfo's cred_expire, by default 120 s")
     try:
+        excluded = scheduler.job_info(task.name).excluded  # the second request replaces them
         scheduler.requeue_job(task.name)
-        scheduler.exclude_nodes(task.name, hosts)
+        scheduler.exclude_nodes(task.name, f"{excluded},{hosts}" if excluded else hosts)
     except SlurmError as error:
         report(f"{error}; the job ends here")

@@ -78,6 +78,7 @@ def job_info(job_id: str) -> JobInfo:
         restarts=int(fields.get("Restarts", "0")),
         held=fields.get("Reason") in _REQUEUE_LIMIT,
         eligible=eligible.timestamp() if (eligible := _parse_time(fields.get("EligibleTime", ""))) else None,
+        excluded=excluded if (excluded := fields.get("ExcNodeList", "")) != "(null)" else "",
         batch_host=fields.get("BatchHost", "") if fields.get("BatchFlag", "0") != "0" else "",
     )
 

@@ -37,6 +37,9 @@ class JobInfo:
     batch_host: str = ""
     """The node of its batch script; empty if it has none, as a job of salloc."""
 
+    excluded: str = ""
+    """The nodes that it must not get, in SLURM's notation; empty if there are none."""
+
     @property
     def running(self) -> bool:
         """Whether it has its nodes and SLURM is not ending it."""

@@ -96,6 +96,14 @@ def test_a_job_of_salloc_has_no_batch_host(monkeypatch: pytest.MonkeyPatch) -> N
     assert scheduler.job_info("4").batch_host == ""
 
 
+@pytest.mark.parametrize(("answer", "excluded"), [("(null)", ""), ("n[2-3],m1", "n[2-3],m1")])
+def test_the_excluded_nodes_of_a_job(answer: str, excluded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        scheduler, "_call", lambda *command: RUNS.replace("NodeList=", f"ExcNodeList={answer} NodeList=")
+    )
+    assert scheduler.job_info("4").excluded == excluded
+
+
 def test_a_job_that_is_held_has_no_eligible_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held = RUNS.replace("EligibleTime=2026-11-21T21:54:44 ", "EligibleTime=Unknown ", 1)
     monkeypatch.setattr(scheduler, "_call", lambda *command: held)
