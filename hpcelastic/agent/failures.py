@@ -25,16 +25,20 @@ class PendingFailure:
         self.at: float | None = None
         """The time at which it counts; None if there is none."""
 
+        self.of_ended_worker = False
+        """Whether a worker of the round has ended by a failure, which may not count yet."""
+
         self._report: Callable[[], None] = self.clear
 
-    def await_other_cause(self, seconds: float, report: Callable[[], None]) -> None:
+    def await_other_cause(self, seconds: float, report: Callable[[], None], *, of_ended_worker: bool = False) -> None:
         """Call ``report`` in so many seconds, unless another failure counts before that."""
+        self.of_ended_worker |= of_ended_worker
         at = boottime() + seconds
         if self.at is None or at < self.at:
             self.at, self._report = at, report
 
     def clear(self) -> None:
-        self.at = None
+        self.at, self.of_ended_worker = None, False
 
     def expire(self, now: float) -> None:
         """Report the failure if it is time."""

@@ -10,13 +10,7 @@ from hpcelastic.agent.batch_system import STOP_SIGNALS
 from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failure_texts import describe_exit
-from hpcelastic.agent.failures import (
-    PendingFailure,
-    end_of_worker,
-    failure_of,
-    with_description,
-    within,
-)
+from hpcelastic.agent.failures import PendingFailure, end_of_worker, failure_of, with_description, within
 from hpcelastic.agent.guard_main import boottime, kill_group
 from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
@@ -281,7 +275,8 @@ class Supervisor:
         worker, exit_code = group.reap(pidfd)
         self._session.log(end_of_worker(worker, group.part.round, exit_code, self._control_page))
         if -exit_code in STOP_SIGNALS:
-            self._pending.await_other_cause(_SIGNAL_DELAY, partial(self._worker_failed, group, worker, exit_code))
+            failed = partial(self._worker_failed, group, worker, exit_code)
+            self._pending.await_other_cause(_SIGNAL_DELAY, failed, of_ended_worker=True)
         elif exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
@@ -379,6 +374,9 @@ class Supervisor:
         self._session.report(f"rank {failure.rank} failed: {failure.message}{log}")
 
     def _all_ended(self, group: WorkerGroup) -> None:
+        acknowledged = self._control_page.acknowledged(group.part.round)
+        if self._pending.of_ended_worker and not acknowledged:
+            return  # that failure counts soon
         server = self._store.server_pid
         self._launch.timers.end()
         group.finish(*([server] if server is not None else []))
@@ -386,7 +384,7 @@ class Supervisor:
         self._pending.clear()
         self.report_progress()
         log_totals(self._session.log, self._control_page, group.part)
-        if self._control_page.acknowledged(group.part.round):
+        if acknowledged:
             self._session.report(f"round {group.part.round}: the workers have stopped at the end of a step")
             self._after_round(group, "they were asked to stop")
             self._stopped_early = True

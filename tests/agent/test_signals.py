@@ -57,20 +57,30 @@ class FakeBatchSystem(NoBatchSystem):
 
 
 class SingleAgent:
-    """The agent of a run on one node, in this process."""
+    """The agent of a run on one node, in this process. It runs `COMPLIES`, or another ``script``."""
 
-    def __init__(self, root: Path, batch_system: NoBatchSystem, saving: float = 0.0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        batch_system: NoBatchSystem,
+        saving: float = 0.0,
+        *,
+        script: str = "",
+        workers: int = 1,
+        forward: tuple[str, ...] = (),
+    ) -> None:
         self.paths = RunPaths(root)
         for directory in (self.paths.register, self.paths.leases, self.paths.incidents):
             files.make_directory(directory)
-        (root / "train.py").write_text(COMPLIES.format(saving=saving))
+        (root / "train.py").write_text(script or COMPLIES.format(saving=saving))
         times = RendezvousSettings(lease=2.0, margin=0.5, poll=0.05, last_call=0.0)
         settings = Settings(NodeRange(1, 1), times, RestartSettings(0))
-        workers = WorkerSettings(preload=(), stop_grace=20.0)
         agent = AgentSettings(
-            Entrypoint(script=str(root / "train.py")), workers=workers, network=NetworkSettings(notifications=False)
+            Entrypoint(script=str(root / "train.py")),
+            workers=WorkerSettings(workers, preload=(), stop_grace=20.0, forward_signals=forward),
+            network=NetworkSettings(notifications=False),
         )
-        member = Member(f"n@0-{os.getpid():x}", NodeState.READY, 0, 1, "127.0.0.1", 0)
+        member = Member(f"n@0-{os.getpid():x}", NodeState.READY, 0, workers, "127.0.0.1", 0)
         self.backend = FileBackend(self.paths)
         found = find_run(self.backend, "r", settings, member.node, boottime)
         spec = AgentSpec(
