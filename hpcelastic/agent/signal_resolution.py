@@ -70,7 +70,8 @@ class SignalResolver:
             return
         try:
             notice = self._batch_system.resolve_signal(signum)
-        except HpcElasticError as error:  # the next signal is resolved again
-            self._report(f"{signal.Signals(signum).name}: {error}")
+        except Exception as error:  # also a defect: otherwise no further signal would be resolved
+            what = error if isinstance(error, HpcElasticError) else f"internal error: {error!r}"
+            self._report(f"{signal.Signals(signum).name}: {what}")
             notice = None
         self._deliver(SignalResolution(signum, notice))

@@ -205,7 +205,13 @@ def _call(*command: str) -> str:
     environ |= {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
     try:
         done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",  # the name of a job may be in any encoding
+            timeout=_TIMEOUT,
         )
     except FileNotFoundError:
         raise SlurmError(f"{command[0]}: not found; is this a node of a SLURM cluster, with SLURM in PATH?") from None
@@ -213,6 +219,8 @@ def _call(*command: str) -> str:
         raise SlurmError(
             f"{command[0]}: no answer in {_TIMEOUT:g} s; is the SLURM controller up (scontrol ping)?"
         ) from None
+    except OSError as error:  # for example, the limit of processes is reached
+        raise SlurmError(f"{command[0]}: cannot be started: {error.strerror}") from error
     if done.returncode != 0:
         message = "; ".join(line.removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines() if line)
         raise SlurmError(f"{' '.join(command)}: {message or f'exit status {done.returncode}'}")

@@ -161,22 +161,25 @@ def test_a_signal_without_a_meaning_is_resolved_and_ignored(tmp_path: Path) -> N
     assert read_state(single.backend).round == 1
 
 
-def test_after_a_failed_query_the_next_signal_is_resolved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(StoreError("the disk is full"), "the disk"), (ValueError("odd"), "internal error: ValueError")],
+)
+def test_after_a_failed_query_the_next_signal_is_resolved(error: Exception, words: str, tmp_path: Path) -> None:
+    def fails() -> Notice | None:
+        raise error
+
     answers: list[SignalResolution] = [lambda: LEAVES, fails]
     single = SingleAgent(tmp_path, FakeBatchSystem(lambda: answers.pop()()))
 
     def twice() -> None:
         send(signal.SIGUSR2)
-        single.until_said("SIGUSR2: the disk is full")
+        single.until_said(f"SIGUSR2: {words}")
         eventually(lambda: single.agent._signal_resolver.signum is None)
         send(signal.SIGTERM)
 
     assert single.run(twice) == 143
     assert single.ended(1)
-
-
-def fails() -> Notice | None:
-    raise StoreError("the disk is full")
 
 
 def test_a_sigterm_is_resolved_during_the_query_for_a_user_signal(tmp_path: Path) -> None:

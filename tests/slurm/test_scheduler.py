@@ -1,5 +1,7 @@
 """Parsing of the output of SLURM's commands, recorded on a real cluster."""
 
+import errno
+import os
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -130,6 +132,23 @@ def test_the_final_states_of_jobs_without_accounting(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(scheduler, "_call", call)
     assert scheduler.final_states(["4", "5"]) == {"4": ["TIMEOUT"]}
+
+
+def test_a_command_that_cannot_be_started_is_an_error_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(scheduler.subprocess, "run", run)
+    with pytest.raises(SlurmError, match=r"^scontrol: cannot be started: Resource temporarily unavailable$"):
+        scheduler.job_info("4")
+
+
+def test_the_state_of_a_job_whose_name_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "answer").write_bytes(RUNS.replace("JobName=sbatch", "JobName=m\xfcde").encode("latin-1"))
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\nexec cat {tmp_path}/answer\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert scheduler.job_info("4").running
 
 
 @pytest.mark.parametrize("output", ["", "\n", "No jobs in the system\n"])
