@@ -111,9 +111,8 @@ def _device_in_use() -> str | None:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # about threads, such as those of OpenBLAS, which supports forks
+        # About threads, such as those of OpenBLAS, which supports forks.
+        warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
@@ -182,7 +181,7 @@ def _environment(initial: dict[str, str], requested: dict[str, str]) -> dict[str
 
 
 def _become_worker(
-    command: dict[str, Any], fds: list[int], initial: dict[str, str], output: list[bytes], learner: Any
+    command: dict[str, Any], fds: list[int], initial: dict[str, str], path: list[str], output: list[bytes], learner: Any
 ) -> list[str]:
     """Take the state of a fresh interpreter, except for the imported modules; return its arguments."""
     stdout, stderr, *others = fds
@@ -194,14 +193,14 @@ def _become_worker(
     environ = _environment(initial, command["environ"])
     os.environ.clear()
     os.environ.update(environ)
-    if learner is not None and environ.get("HPCELASTIC_LOCAL_RANK") == "0":
-        learner.record_imports()
     arguments = [*command["arguments"], *map(str, others)]
-    if arguments != sys.orig_argv[2:]:
-        for entry in import_path_start(sys.orig_argv[2:]):
+    if arguments != sys.orig_argv[2:] or import_path_start(arguments) != path:  # a link may lead elsewhere
+        for entry in filter(sys.path.__contains__, path):
             sys.path.remove(entry)
         sys.path[:0] = import_path_start(arguments)
         set_command_line(arguments)
+    if learner is not None and environ.get("HPCELASTIC_LOCAL_RANK") == "0":
+        learner.record_imports()
     set_process_title(arguments)
     _register_stacks(environ.get("HPCELASTIC_STACKS", ""))
     _reseed()
@@ -270,7 +269,8 @@ def await_spawn_request() -> list[str]:
     learner = _load_file("learned_imports").ImportLearner(_fork_child_of_agent) if sys.argv[2] == "1" else None
     collective_watch = _load_file("collective_watch")
     names, arguments, initial = sys.argv[3].split(","), sys.argv[4:], _initial_environment()
-    sys.path[: len(import_path_start(arguments))] = import_path_start(arguments)  # it began with our own directory
+    path = import_path_start(arguments)
+    sys.path[: len(path)] = path  # it began with our own directory
     set_command_line(arguments)
     reason, output = _capture_output(lambda: _load(names))
     control.send(f"unusable {reason}".encode() if reason else b"ready")
@@ -288,7 +288,7 @@ def await_spawn_request() -> list[str]:
             continue
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are delivered later
         if not _is_cancelled(connection) and _fork_worker(control, connection, learner):
-            arguments = _become_worker(*_receive_spawn_command(connection), initial, output, learner)
+            arguments = _become_worker(*_receive_spawn_command(connection), initial, path, output, learner)
             collective_watch.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return arguments

@@ -195,6 +195,21 @@ def test_another_program_can_be_spawned(make: Make, tmp_path: Path) -> None:
     os.close(read)
 
 
+def test_a_link_to_the_directory_of_the_script_may_lead_elsewhere_during_the_run(tmp_path: Path) -> None:
+    for version in ("v1", "v2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "train.py").write_text("import sys, own\nprint(own.version, sys.path[0])")
+        (tmp_path / version / "own.py").write_text(f"version = {version!r}")
+    link = tmp_path / "current"
+    link.symlink_to("v1")
+    with node(tmp_path, Entrypoint(script=str(link / "train.py")), ("json",)) as made:
+        assert made.run() == [0]
+        link.unlink()
+        link.symlink_to("v2")
+        assert made.run() == [0]
+        assert made.log("out") == f"v2 {tmp_path / 'v2'}\n"
+
+
 # Interrupted spawn requests
 
 
