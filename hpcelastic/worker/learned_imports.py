@@ -14,6 +14,7 @@ import importlib.machinery
 import mmap
 import os
 import select
+import signal
 import site
 import socket
 import struct
@@ -226,7 +227,7 @@ class ImportLearner:
         """
         threads = _thread_count()
         self._tried.update(name for name in self._names if not name.startswith(_CHANGE))
-        with _variables_read() as read:
+        with _exit_statuses(), _variables_read() as read:
             for name, next_name in zip(self._names, [*self._names[1:], ""], strict=True):
                 if name.startswith(_CHANGE):
                     if not _is_in_effect(name):
@@ -308,6 +309,17 @@ def _variables_read() -> Iterator[list[str]]:
         environ.__getitem__ = original  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def _exit_statuses() -> Iterator[None]:
+    """Let this process get the exit statuses of its children in the block. The fork server ignores SIGCHLD, but a
+    package may start a program when it is imported."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def _thread_count() -> int:
     """Return the number of threads of this process, native ones included."""
     return len(os.listdir("/proc/self/task"))
@@ -332,5 +344,7 @@ def _fork_is_unsafe(threads: int, reason_not_to_fork: Callable[[], str | None]) 
     remaining = _thread_count()
     os.close(theirs)
     with open(ours, "rb") as reader:
-        unsafe = reader.read() != b""  # not an exit status, because SIGCHLD is ignored here
+        unsafe = reader.read() != b""  # not an exit status, because a package may handle SIGCHLD
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
     return unsafe or remaining > threads

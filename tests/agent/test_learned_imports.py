@@ -149,6 +149,16 @@ def test_output_of_an_import_is_written_by_each_worker(make: Make) -> None:
     assert made.log("out") == "careful\nfirst\n"
 
 
+def test_a_package_gets_the_exit_status_of_a_program_that_it_starts(make: Make) -> None:
+    text = "import subprocess\nif subprocess.run(['false']).returncode != 1: raise SystemExit('it has not failed')"
+    made = make("import first", first=text)
+    run_until(made, replaced(made))
+    assert preloaded(made) == ["first"]
+    assert made.fork_server is not None
+    children = Path(f"/proc/{made.fork_server.pid}/task/{made.fork_server.pid}/children")
+    assert eventually(lambda: children.read_text() == ""), "no process is left, not even an ended one"
+
+
 def test_imports_of_later_steps_are_learned_too(make: Make, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
