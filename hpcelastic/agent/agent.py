@@ -6,7 +6,6 @@ concerns the run, and the supervisor what concerns the workers.
 """
 
 import contextlib
-import select
 import signal
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -24,7 +23,7 @@ from hpcelastic.agent.batch_system import (
 )
 from hpcelastic.agent.commands import can_be_forked, worker_arguments
 from hpcelastic.agent.environment import RunFacts, common_environment
-from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.event_loop import EventLoop, readable
 from hpcelastic.agent.faulty_node import FaultyNode
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
@@ -192,7 +191,7 @@ class Agent:
         # The guard goes first: a worker that it has killed has not failed.
         self._loop.turn(self._seconds_to_next(), first=session.guard)
         while self._inbox:
-            if select.select([session.guard], [], [], 0)[0]:  # it may have reported since
+            if readable([session.guard], 0):  # it may have reported since
                 self._guard_reported()
             self._handle(self._inbox.take(), supervisor)
         self._timers.expire()

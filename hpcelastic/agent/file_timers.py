@@ -7,13 +7,13 @@ timers only if it is a worker of the running group or a descendant of one. All o
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.timer_pipe import TimerPipe, TimerRequest, parse_request
 from hpcelastic.agent.worker import Worker
@@ -215,7 +215,7 @@ class FileTimers:
 
 
 def _ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
+    return bool(readable([pidfd], 0))
 
 
 def _parent(pid: int) -> int:

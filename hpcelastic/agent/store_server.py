@@ -9,7 +9,6 @@ the socket readable, and then the agent starts a store server that takes over th
 import contextlib
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.fork_server import shell_prefix
 from hpcelastic.agent.spawn_request import WorkerCommand
 from hpcelastic.agent.worker import FreshProcess, Process, WorkerResources
@@ -60,7 +60,7 @@ class StoreServer:
         """End the server. On return none of its code runs any more."""
         with contextlib.suppress(ProcessLookupError):  # killed with the workers, it may be reaped as their orphan
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        if select.select([self._pidfd], [], [], _END_TIMEOUT)[0]:
+        if readable([self._pidfd], _END_TIMEOUT):
             self.reap()
         else:
             threading.Thread(target=self.reap, name="reaper of the store server", daemon=True).start()
@@ -153,7 +153,7 @@ def _fork(resources: WorkerResources, lease_from: float, environ: Mapping[str, s
     process = None
     with contextlib.ExitStack() as stack:
         stack.callback(request.cancel)
-        if select.select([request], [], [], _SPAWN_TIMEOUT)[0]:
+        if readable([request], _SPAWN_TIMEOUT):
             process = request.process()
         if process is None:
             return None

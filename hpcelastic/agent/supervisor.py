@@ -1,6 +1,5 @@
 """The supervisor of a node's workers: starts the group of a round, watches it, and parks or stops it."""
 
-import select
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +7,7 @@ from functools import partial
 
 from hpcelastic.agent.batch_system import STOP_SIGNALS
 from hpcelastic.agent.binding import name_ranks
-from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.event_loop import EventLoop, readable
 from hpcelastic.agent.failure_texts import describe_exit
 from hpcelastic.agent.failures import PendingFailure, end_of_worker, failure_of, with_description, within
 from hpcelastic.agent.guard_main import boottime, kill_group
@@ -226,7 +225,7 @@ class Supervisor:
         for worker in workers:
             self._hung[worker.process.pid] = hang.verdict
             kill_group(worker.process.pid, signal.SIGKILL)
-        ended, _, _ = select.select([worker.pidfd for worker in workers], [], [], _END_DELAY)
+        ended = readable([worker.pidfd for worker in workers], _END_DELAY)
         if workers and not ended:  # blocked in the kernel: the others must not wait for its end
             message = describe_exit(-signal.SIGKILL) + self._remark(workers[0])
             self._end_by(self._failure(group, workers[0], -signal.SIGKILL, message))

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
 from hpcelastic.agent.environment import RunFacts, error_file, worker_environment
+from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
@@ -169,7 +169,7 @@ class WorkerGroup:
         waiting = set(asked) - self.parked
         while waiting:
             sources = [source for pidfd in waiting for source in (pidfd, asked[pidfd].fileno())]
-            ready, _, _ = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))
+            ready = readable(sources, max(0.0, deadline - time.monotonic()))
             if not ready:
                 return
             waiting = {fd for fd in waiting if fd not in ready and not self._leaves_wait(fd, asked[fd], ready)}
@@ -302,7 +302,7 @@ class WorkerGroup:
         """
         alive = set(pidfds)
         while alive:
-            ended, _, _ = select.select(list(alive), [], [], max(0.0, deadline - time.monotonic()))
+            ended = readable(alive, max(0.0, deadline - time.monotonic()))
             if not ended:
                 break
             alive.difference_update(ended)

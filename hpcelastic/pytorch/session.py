@@ -8,11 +8,11 @@ continues.
 """
 
 import atexit
-import select
 import threading
 from dataclasses import dataclass
 
 from hpcelastic.agent.address import interface_of
+from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
@@ -256,7 +256,7 @@ class ExternalAgentSession:
 
     def _turn(self) -> None:
         session = self._session
-        ready, _, _ = select.select([self._inbox.fileno(), session.guard.fileno()], [], [], session.seconds_left())
+        ready = readable([self._inbox, session.guard], session.seconds_left())
         if session.guard.fileno() in ready:
             session.guard_reported()
         if self._inbox.fileno() in ready:
