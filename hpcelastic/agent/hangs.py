@@ -102,11 +102,12 @@ class HangExaminer:
         self._seen = self._concluded = 0 if hang is None else hang.number
         """The newest examination that this agent has reported to, and the newest whose conclusion it has seen."""
 
-        self._overdue: Overdue | None = None
-        """The reason for this agent's newest request; None if it was a collective that has failed."""
+        self._overdue: tuple[Overdue, float] | None = None
+        """The reason for this agent's newest request, and the time at which the limit of that worker ends. None if the
+        reason was a collective that has failed."""
 
-        self._limit_ends = 0.0
-        """When the limit of that worker ends."""
+        self._reporter: threading.Thread | None = None
+        """The thread of the newest examination that this agent has reported to."""
 
         self._failed: tuple[int, float] | None = None
         """A round in which a collective has failed, and the time at which the network is examined."""
@@ -139,9 +140,9 @@ class HangExaminer:
             if all(not self._watchdog.progress(worker).is_overdue for worker in found.workers):
                 self._reported, self._delay = False, self._first_delay
             return
-        if self._reported or now < self._next_request:
+        if self._reported or now < self._next_request or (self._reporter is not None and self._reporter.is_alive()):
             return
-        self._overdue, self._limit_ends = overdue, now + overdue.left
+        self._overdue = overdue, now + overdue.left
         self._next_request, self._delay = now + self._delay, min(2 * self._delay, self._settings.without_marks)
         self._request(overdue.round, f"rank {overdue.rank} has made no progress for {overdue.limit:.0f} s")
 
@@ -184,7 +185,8 @@ class HangExaminer:
         first = [self._first_report(worker) for worker in pidfds]
         self._watchdog.request_records(pidfds, hang.number)
         arguments = (hang, participants, pidfds, first, stack)
-        threading.Thread(target=self._report, args=arguments, name="hang", daemon=True).start()
+        self._reporter = threading.Thread(target=self._report, args=arguments, name="hang", daemon=True)
+        self._reporter.start()
 
     def _conclude(self, hang: Hang, found: WorkersOfRound) -> None:
         self._next_request = time.monotonic() + self._delay
@@ -235,8 +237,8 @@ class HangExaminer:
         stack: contextlib.ExitStack,
     ) -> None:
         """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
-        paths, member, lost = self._session.spec.paths, self._session.member, list[str]()
-        until = self._limit_ends if self._overdue is not None and hang.examiner == member.node else 0.0
+        paths, member, lost, request = self._session.spec.paths, self._session.member, list[str](), self._overdue
+        until = request[1] if request is not None and hang.examiner == member.node else 0.0
         peers = [peer for peer in participants if peer.node != member.node]
         test = threading.Thread(target=lambda: lost.extend(unreached(peers, member.address)), daemon=True)
         test.start()
@@ -309,7 +311,8 @@ class HangExaminer:
     def _examine(self, participants: Sequence[Participant], hang: Hang) -> None:
         nodes, missing = self._await_reports(participants, hang)
         reports = [report for node in nodes for report in node.ranks]
-        overdue, has_steps = self._overdue, self._overdue is not None and self._overdue.has_steps
+        overdue = None if self._overdue is None else self._overdue[0]
+        has_steps = overdue is not None and overdue.has_steps
         failed = HangVerdict(HangKind.UNKNOWN, (), False, "a collective has failed")
         verdict = cut_between(nodes, failed if overdue is None else judge(reports, missing))
         if overdue is not None and not has_steps and any(report.works for report in reports):

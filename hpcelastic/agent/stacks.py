@@ -95,13 +95,14 @@ class StackCollector:
             self._memories = []
 
     def collect(self, pidfds: Mapping[Worker, int]) -> dict[Worker, WorkerStacks]:
-        """Return the stacks of the workers now. It takes as long as `_ANSWER_TIMEOUT`. See `held`."""
+        """Return the stacks of the workers now. It takes about `_ANSWER_TIMEOUT` at most. See `held`."""
         with self._one_at_a_time:
             if not self._memories:
                 return {worker: WorkerStacks("", "the agent ends") for worker in pidfds}
             reasons = {worker: self._ask(worker, pidfd) for worker, pidfd in pidfds.items()}
-            deadline = time.monotonic() + _ANSWER_TIMEOUT
-            return {worker: self._answer(worker, reason, deadline) for worker, reason in reasons.items()}
+            asked = [worker for worker, reason in reasons.items() if not reason]
+            texts = dict(zip(asked, self._await([self._memories[each.local_rank] for each in asked]), strict=True))
+            return {worker: _answer(texts.get(worker, ""), reason) for worker, reason in reasons.items()}
 
     def _ask(self, worker: Worker, pidfd: int) -> str:
         """Signal a worker. Return the reason why it does not write its stacks; empty if it may."""
@@ -114,18 +115,24 @@ class StackCollector:
             return error.strerror or str(error)
         return ""
 
-    def _answer(self, worker: Worker, reason: str, deadline: float) -> WorkerStacks:
-        text = "" if reason else _of_user(self._await(self._memories[worker.local_rank], deadline))
-        return WorkerStacks(text, "" if text else reason or "it has not reacted to the signal")
+    def _await(self, memories: Sequence[StackMemory]) -> list[str]:
+        """Return what the workers have written, once all have answered and nothing is added any more.
 
-    def _await(self, memory: StackMemory, deadline: float) -> str:
-        """Return what the worker has written once nothing is added to it any more."""
-        text, since = memory.read(), time.monotonic()
-        while time.monotonic() < deadline if not text else time.monotonic() < since + _SETTLED:
+        After `_ANSWER_TIMEOUT` only those that write now are awaited.
+        """
+        texts, since = [memory.read() for memory in memories], time.monotonic()
+        deadline = since + _ANSWER_TIMEOUT
+        while texts and time.monotonic() < max(since + _SETTLED, 0.0 if all(texts) else deadline):
             time.sleep(_SETTLED / 5)
-            if (newer := memory.read()) != text:
-                text, since = newer, time.monotonic()
-        return text
+            if (newer := [memory.read() for memory in memories]) != texts:
+                texts, since = newer, time.monotonic()
+        return texts
+
+
+def _answer(text: str, reason: str) -> WorkerStacks:
+    """Return the stacks in ``text``, which a worker has written, or the ``reason`` why it has not."""
+    text = _of_user(text)
+    return WorkerStacks(text, "" if text else reason or "it has not reacted to the signal")
 
 
 class StackRecorder:
