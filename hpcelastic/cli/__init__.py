@@ -55,6 +55,7 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command. Returns 0 on success, 1 if the run failed, 2 if the input was wrong."""
+    _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
     try:
@@ -71,6 +72,18 @@ def main(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"hpcelastic {name}: {where}{error.strerror or error}; {advice(error.errno)}", file=sys.stderr)
         return 1
+
+
+def _open_closed_streams() -> None:
+    """Connect each standard stream that was closed at the start (``>&-``) to /dev/null, also for child processes.
+
+    Otherwise the stream would be None, and the next file would get its descriptor.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is the one that was closed
+            os.set_inheritable(null, True)
+            setattr(sys, name, os.fdopen(null, mode))
 
 
 def _run(name: str, arguments: list[str]) -> int:
