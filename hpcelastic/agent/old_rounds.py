@@ -24,7 +24,7 @@ from hpcelastic.protocol.state import job_start
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import as_store_error
 from hpcelastic.storage.lease_names import LeaseName, member_of, parse
-from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths, safe_name
 from hpcelastic.storage.round_directories import remove_rounds
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def fold_interval(nodes: int) -> int:
 
 
 def remove_ended_agents(paths: RunPaths, first: int) -> None:
-    """Remove the leases of all ended agents in the account, and the logs of those that ended before round ``first``.
+    """Remove the leases and work fractions of all ended agents in the account, and the logs of those that ended before
+    round ``first``.
 
     Raises StoreError if a file of the run cannot be read, and OSError if one cannot be removed.
     """
@@ -104,6 +105,10 @@ def remove_ended_agents(paths: RunPaths, first: int) -> None:
         return
     ended = {agent.node: agent.ended_before for agent in folded.ended}
     remove_leases(paths, lambda leases: [lease for lease in leases if lease.node in ended])
+    owners = {safe_name(node) for node in ended}
+    for name in files.names(paths.work_fractions):
+        if name.rsplit(".", 2)[0] in owners:
+            (paths.work_fractions / name).unlink(missing_ok=True)
     for node, round in ended.items():
         if round <= first:
             paths.totals_of(node).unlink(missing_ok=True)

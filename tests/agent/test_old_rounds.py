@@ -54,8 +54,9 @@ def paths(tmp_path: Path) -> RunPaths:
     paths.events.mkdir()
     paths.leases.mkdir(parents=True)
     paths.training_totals.mkdir()
+    paths.work_fractions.mkdir()
     for node in ("n1@0-a", "n1@1-b", "n2@0-a"):
-        for path in (paths.event_log(node), paths.totals_of(node)):
+        for path in (paths.event_log(node), paths.totals_of(node), paths.work_fraction(node, 12)):
             path.write_text("")
         OwnLease(paths.leases, node).renew(Member(node, NodeState.RUNNING, 1, 1, "h", 1))
     return paths
@@ -99,6 +100,7 @@ def test_the_files_of_agents_that_ended_long_ago_are_removed(paths: RunPaths) ->
     remove_ended_agents(paths, 30)
     left = {"n1@1-b", "n2@0-a"}
     assert leases(paths) == {"n1@1-b"}, "those of all agents that are part of the account"
+    assert files.names(paths.work_fractions) == [paths.work_fraction("n1@1-b", 12).name]
     for directory in (paths.events, paths.training_totals):
         assert {name.removesuffix(".jsonl") for name in files.names(directory)} == left
 
