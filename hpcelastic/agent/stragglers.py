@@ -76,6 +76,8 @@ class FractionMeter:
         newest, records = _Record(now, steps, samples), self._records
         if records and (samples.number < records[-1].samples.number or (steps is None) != (records[-1].steps is None)):
             records.clear()
+        if len(records) > 1 and steps is not None and records[-2].steps == records[-1].steps == steps:
+            records.pop()  # it is between two others with the same number of steps
         records.append(newest)
         while len(records) > 2 and self._suffices(records[1], newest):
             records.popleft()

@@ -38,6 +38,14 @@ def test_the_work_fraction_is_that_of_the_newest_time_and_steps() -> None:
     assert fraction.observe(16.0, 150, samples(16, 5)) == (1.0, 120)  # nothing but work in the newest 6 s
 
 
+def test_a_worker_that_makes_no_steps_does_not_take_more_and_more_memory() -> None:
+    fraction = FractionMeter(seconds=6.0, steps=50)
+    for time in range(1000):
+        assert fraction.observe(time, time // 100, samples(time, 0)) is None
+    assert len(fraction._records) == 20, "the first and the last for each number of steps"
+    assert fraction.observe(1000, 50, samples(1000, 0)) == (1.0, 18_020)
+
+
 def test_without_marks_the_time_decides() -> None:
     fraction = FractionMeter(seconds=6.0, steps=50)
     assert fraction.observe(0.0, None, samples(0, 0)) is None
