@@ -282,7 +282,8 @@ class Supervisor:
             self._all_ended(group)
 
     def _is_worker(self, pid: int) -> bool:
-        return self.idle.owns(pid) or (self._group is not None and pid in self._group.pids.values())
+        groups = [group for group in (self._group, self._stopping) if group is not None]
+        return self.idle.owns(pid) or any(pid in group.pids.values() for group in groups)
 
     def _received(self, pid: int, message: Message) -> None:
         group = self._group

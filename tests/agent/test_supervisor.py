@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.batch_system import NoBatchSystem
+from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.errors import RunFailed
+from hpcelastic.protocol.decide import checkpoint
+from hpcelastic.rendezvous.run import steer_run
 from tests.agent.test_signals import SingleAgent
 
 KILLED = """
@@ -23,6 +26,20 @@ while Path("/proc", (here / "pid").read_text()).exists():  # the agent has not r
     time.sleep(0.01)
 """
 
+PARKS = """
+import os
+from hpcelastic.ipc.worker_channel import Park, Parked, WorkerChannel
+here, round = os.environ["HPCELASTIC_RUN_DIR"], os.environ["HPCELASTIC_ROUND"]
+channel = WorkerChannel.connect(os.environ["HPCELASTIC_WORKER_CHANNEL"])
+open(f"{here}/{round}.up", "w").close()
+while round == "1" and (received := channel.receive(wait=True)) is not None:
+    if isinstance(received[0], Park):
+        channel.send(Parked(1))
+    else:
+        open(f"{here}/resumed", "w").close()
+        break
+"""
+
 
 def test_a_run_fails_if_a_signal_has_ended_a_worker_before_the_others_succeed(tmp_path: Path) -> None:
     single = SingleAgent(tmp_path, NoBatchSystem(1.0), script=KILLED, workers=2)
@@ -30,3 +47,19 @@ def test_a_run_fails_if_a_signal_has_ended_a_worker_before_the_others_succeed(tm
         single.agent.run()
     (failure,) = error.value.failures
     assert (failure.rank, failure.exit_code) == (0, -15)
+
+
+def test_a_worker_whose_connection_is_accepted_at_the_end_of_the_round_is_parked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = SingleAgent(tmp_path, NoBatchSystem(1.0), script=PARKS)
+    accept = WorkerChannels.accept
+
+    def accept_late(channels: WorkerChannels) -> None:
+        supervisor = single.agent._supervisor
+        if supervisor is not None and supervisor._stopping is not None:
+            accept(channels)
+
+    monkeypatch.setattr(WorkerChannels, "accept", accept_late)
+    assert single.run(lambda: steer_run(single.backend, "n9@0-ab", checkpoint)) == 0
+    assert (tmp_path / "resumed").exists()
