@@ -60,19 +60,30 @@ class EarlyWorkers:
         """The local ranks of the workers that do not wait yet."""
         return self._groups.keys() - self.waiting
 
-    def start(self, estimate: Assignment, local_ranks: Collection[int], environ: Mapping[str, str]) -> None:
-        """Start workers with these local ranks. They see ``estimate`` as their assignment."""
+    def start(self, estimate: Assignment, local_ranks: Collection[int], environ: Mapping[str, str]) -> list[int]:
+        """Start workers with these local ranks. They see ``estimate`` as their assignment.
+
+        Return the local ranks of those that could be started. The next round starts the others.
+        """
+        started = list[int]()
         for local_rank in sorted(local_ranks):
             rank, role_rank = estimate.first_rank, estimate.role_first_rank
             if local_rank in estimate.local_ranks:
                 rank, role_rank = estimate.rank_of(local_rank), estimate.role_rank_of(local_rank)
             part = replace(estimate, first_rank=rank, role_first_rank=role_rank, seats=(local_rank,), early=True)
-            group = self._groups[local_rank] = self._make(part)
-            group.start_early(environ)
+            group = self._make(part)
+            try:
+                group.start_early(environ)
+            except OSError as error:  # for example, the limit of processes is reached
+                self._start_failed(local_rank, error)
+                break
+            self._groups[local_rank] = group
+            started.append(local_rank)
             for pidfd in group.running:
                 self._watch(local_rank, pidfd)
             for line in group.spawn_requests:
                 self._loop.watch(line, lambda seat=local_rank, line=line: self._spawned(seat, line))  # type: ignore[misc]
+        return started
 
     def owns(self, pid: int) -> bool:
         """Return whether ``pid`` is one of these workers."""
@@ -113,7 +124,19 @@ class EarlyWorkers:
 
     def _spawned(self, local_rank: int, line: int) -> None:
         self._loop.unwatch(line)
-        self._watch(local_rank, self._groups[local_rank].complete_spawn(line).pidfd)
+        try:
+            worker = self._groups[local_rank].complete_spawn(line)
+        except OSError as error:
+            self._kill(local_rank)
+            self._start_failed(local_rank, error)
+            self._changed()
+            return
+        self._watch(local_rank, worker.pidfd)
+
+    def _start_failed(self, local_rank: int, error: OSError) -> None:
+        what = f"the worker with local rank {local_rank} cannot be started before it has a place in a round"
+        self._report(f"{what}: {error}; the next round starts it")
+        self._failed = True
 
     def _ended(self, local_rank: int, pidfd: int) -> None:
         """A worker has ended. The next round starts it anew. If it has failed, the script does not allow this."""

@@ -197,10 +197,12 @@ class IdleWorkers:
         for local_rank in local_ranks:
             self._launch.control_page.revoke(local_rank)  # a worker that was killed has not done it itself
         self._starts.begin()
-        self._early.start(estimate, local_ranks, self._launch.environ)
-        ranks = f"local {name_ranks(local_ranks)}"
+        started = self._early.start(estimate, local_ranks, self._launch.environ)
+        if not started:
+            return
+        ranks = f"local {name_ranks(started)}"
         self._session.report(f"starting {ranks}; the others do not wait for {ranks}")
-        self._session.log(WorkersStartEarly(round=estimate.round, local_ranks=tuple(local_ranks)))
+        self._session.log(WorkersStartEarly(round=estimate.round, local_ranks=tuple(started)))
 
     def _parked_worker_ended(self, pidfd: int) -> None:
         """A process that waited for the next round has ended. Its worker is started anew in the next round."""

@@ -71,31 +71,35 @@ class WorkerGroup:
         """
         self._lease_from = lease_from
         self._guard.arm(lease_from)
-        self._start(environ, parked)
+        try:
+            self._start(environ, parked)
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
 
     def start_early(self, environ: Mapping[str, str]) -> None:
         """Start workers that have no place in a round yet, and park as soon as they wait for one. See `start`.
 
         The guard does not watch them, because they cannot act for the run.
         """
-        self._start(environ, ())
+        try:
+            self._start(environ, ())
+        except BaseException:
+            self.kill()
+            raise
 
     def _start(self, environ: Mapping[str, str], parked: "Sequence[WorkerGroup]") -> None:
         self._environ = environ
         self._logs.open()
-        try:
-            for local_rank in self.part.local_ranks:
-                if any(self._resume(local_rank, group) for group in parked):
-                    continue
-                request = self._fork_server.request_spawn() if self._fork_server is not None else None
-                if request is None:
-                    self._start_fresh(local_rank)
-                else:
-                    self.spawn_requests[request.fileno()] = request
-                    self._requested_ranks[request.fileno()] = local_rank
-        except BaseException:
-            self.stop(grace=0.0)
-            raise
+        for local_rank in self.part.local_ranks:
+            if any(self._resume(local_rank, group) for group in parked):
+                continue
+            request = self._fork_server.request_spawn() if self._fork_server is not None else None
+            if request is None:
+                self._start_fresh(local_rank)
+            else:
+                self.spawn_requests[request.fileno()] = request
+                self._requested_ranks[request.fileno()] = local_rank
         for group in parked:
             group.close()
         self._logs.start_copying()

@@ -1,15 +1,20 @@
 """A worker group is parked at the end of its round, and resumed as the group of another round."""
 
+import errno
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from hpcelastic.agent import workers
 from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.event_loop import EventLoop
@@ -246,6 +251,44 @@ def test_a_script_that_fails_is_not_started_early_again(groups: Groups, killed: 
     groups.turn(lambda: not early.starting)
     assert early.allowed == killed
     assert groups.resources.outside == {} and groups.offers == [[]]
+
+
+class UnansweredRequest:
+    """A spawn request that the fork server does not fulfil."""
+
+    def __init__(self) -> None:
+        self._end, other = socket.socketpair()
+        other.close()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def process(self) -> None:
+        return None
+
+    def cancel(self) -> None:
+        self._end.close()
+
+    expire = cancel
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_an_early_start_that_is_impossible_leaves_the_worker_to_the_next_round(
+    groups: Groups, forked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(workers.subprocess, "Popen", refuse)
+    if forked:
+        server: Any = SimpleNamespace(request_spawn=UnansweredRequest)
+        groups.resources = replace(groups.resources, fork_server=server)
+    early = groups.early()
+    early.allow(True)
+    assert early.start(ROUND_1, [1], os.environ) == ([1] if forked else [])
+    groups.turn(lambda: not early.starting)
+    assert not early.allowed and early.begun and not early.waiting
+    assert groups.resources.outside == {} and groups.offers == ([[]] if forked else [])
 
 
 def test_the_output_of_an_early_worker_has_a_log_of_its_own(groups: Groups) -> None:
