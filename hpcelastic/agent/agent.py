@@ -124,8 +124,7 @@ class Agent:
             hardware = HardwareWatch(sources_of(environ), seconds, self._inbox.deliver, self._report)
             stack.callback(hardware.close)
             stack.callback(self._batch_system.stop)
-            stack.callback(self._depart)
-            stack.callback(self._supervisor.stop, "the agent ends")
+            stack.callback(self._depart, self._supervisor)
             if self._spec.restart:
                 self._report(f"the agent on this node has died ({self._spec.died}) and was started again")
                 self._session.log(AgentRestarted(number=self._spec.restart, reason=self._spec.died))
@@ -331,7 +330,8 @@ class Agent:
         self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
         self._session.log(Leaving(reason=notice.reason, seconds=notice.seconds, requeue=notice.requeue))
 
-    def _depart(self) -> None:
+    def _depart(self, supervisor: Supervisor) -> None:
+        supervisor.stop("the agent ends")
         self._session.depart()
         self._snapshots.publish_if_lost(self.member)
         self._snapshots.finish(lambda: any(message in STOP_SIGNALS for message in self._inbox.waiting()))

@@ -30,8 +30,10 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End the guard. After an ``error`` it kills the workers that may be left, as if the agent had been killed."""
         with self._lock:
-            self._send("quit")
+            if error is None:
+                self._send("quit")
             self._close()
 
     @property

@@ -137,8 +137,9 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the guard and release the network."""
+        """End the guard and the renewals of the lease, and release the network."""
         self.guard.__exit__(kind, error, trace)
+        self._rendezvous.stop(0.0)  # it may renew the lease still, if there was no departure
         if self.network:
             self.network.close()
 

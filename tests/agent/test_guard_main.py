@@ -432,6 +432,14 @@ def test_an_orderly_end_kills_no_process(marker: str) -> None:
         assert process.alive
 
 
+def test_an_end_by_an_error_leaves_no_process(marker: str) -> None:
+    with sleeper(marker) as worker, watched(worker.pid) as (process,):
+        with pytest.raises(OSError, match="an error of the agent"), Guard(marker) as it:
+            it.add(worker.pid, boottime())
+            raise OSError("an error of the agent")
+        assert process.ends()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_to_the_whole_task_do_not_end_the_guard(marker: str, signum: signal.Signals) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
