@@ -82,6 +82,8 @@ class Agent:
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
         self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, spec.member, spec.agent.health)
         self._faulty = FaultyNode(self._session, self._incident_recorder, report)
+        forwarded = spec.agent.workers.forward_signals
+        self._stop_signals = [signum for signum in STOP_SIGNALS if signum.name not in forwarded]
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
         self._supervisor: Supervisor | None = None
         self._exit_code: int | None = None
@@ -334,7 +336,7 @@ class Agent:
         supervisor.stop("the agent ends")
         self._session.depart()
         self._snapshots.publish_if_lost(self.member)
-        self._snapshots.finish(lambda: any(message in STOP_SIGNALS for message in self._inbox.waiting()))
+        self._snapshots.finish(lambda: any(message in self._stop_signals for message in self._inbox.waiting()))
         self._session.end_log()
         self._incident_recorder.close(DEPARTURE_TIMEOUT)
 
@@ -356,7 +358,7 @@ class Agent:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _caught(self, signum: int, _frame: object) -> None:
-        repeated = signum in STOP_SIGNALS and self._machine.leaving and not self._batch_system.repeats_signals
+        repeated = signum in self._stop_signals and self._machine.leaving and not self._batch_system.repeats_signals
         if repeated and self._supervisor is not None:
             self._supervisor.kill_stopping(signal.SIGKILL)  # requested twice: no more grace
         self._inbox.deliver(signum)

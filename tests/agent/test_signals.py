@@ -38,6 +38,19 @@ while not should_stop() and not os.path.exists(os.path.dirname(here) + "/finish"
 time.sleep({saving})
 open(here + ".ended", "w").close()
 """
+SAVES = """
+import os, signal, sys, time
+here = os.environ["HPCELASTIC_RUN_DIR"]
+def save(signum, frame):
+    open(here + "/1.saves", "w").close()
+    while not os.path.exists(here + "/finish"):
+        time.sleep(0.01)
+    open(here + "/1.ended", "w").close()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+open(here + "/1.up", "w").close()
+time.sleep(600)
+"""
 LEAVES = Notice("the time limit comes", 20.0, "limit")
 SignalResolution = Callable[[], Notice | None]
 
@@ -249,6 +262,20 @@ def test_a_users_second_interrupt_ends_the_grace_period(tmp_path: Path) -> None:
 
     assert single.run(twice) == 130
     assert not single.ended(1)
+
+
+def test_a_signal_that_is_forwarded_does_not_end_the_grace_period(tmp_path: Path) -> None:
+    single = SingleAgent(tmp_path, NoBatchSystem(600.0), script=SAVES, forward=("SIGHUP",))
+
+    def both() -> None:
+        send(signal.SIGTERM)
+        eventually((tmp_path / "1.saves").exists)
+        send(signal.SIGHUP)
+        eventually(lambda: signal.SIGHUP in single.agent._inbox.waiting())
+        single.finish()
+
+    assert single.run(both) == 143
+    assert single.ended(1)
 
 
 def test_other_agents_use_the_answer_of_the_first(tmp_path: Path) -> None:
