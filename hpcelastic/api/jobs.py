@@ -26,6 +26,7 @@ from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.queue import Capacity, capacity_of
 from hpcelastic.slurm.scheduler import ENDED_STATES, cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
+from hpcelastic.storage import modes
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -61,7 +62,7 @@ def record_job(paths: RunPaths, job_id: str, **more: int) -> None:
     """Record in the run's directory that a SLURM job was submitted for it, and the working directory. ``more`` is the
     number of ``elements`` of an array."""
     record = {"job": job_id, **more, "submitted": time.time(), "directory": os.getcwd()}
-    with paths.jobs.open("a") as file:
+    with open(modes.create(paths.jobs, os.O_WRONLY | os.O_APPEND), "a") as file:
         file.write(json.dumps(record) + "\n")
 
 
@@ -155,7 +156,7 @@ class LocalNodes:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
         if self._count > 1:  # the nodes share the processors of this machine, as the workers of a node do
             environ.setdefault("OMP_NUM_THREADS", "1")
-        with self.log(index).open("ab") as log:
+        with open(modes.create(self.log(index), os.O_WRONLY | os.O_APPEND), "ab") as log:
             self._agents[index] = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
-from hpcelastic.storage import files
+from hpcelastic.storage import files, modes
 from hpcelastic.storage.paths import RunPaths
 
 GIT = "git"
@@ -213,8 +214,16 @@ def _copy(chosen: Iterator[Path], root: Path, target: Path) -> None:
         if relative is None:
             raise ConfigError(f"run.code: {path} is not in {root}; submit from a directory that contains it")
         copy = target / relative
-        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.make_directory(copy.parent)
         shutil.copy2(path, copy, follow_symlinks=False)
+        if modes.is_shared(copy.parent) and not copy.is_symlink():
+            _share(copy)
+
+
+def _share(copy: Path) -> None:
+    """Let the group read a file, and start it if the owner can. Only the owner can change it."""
+    owner = copy.stat().st_mode & stat.S_IRWXU
+    copy.chmod(owner | (owner & ~stat.S_IWUSR) >> 3)
 
 
 def _search_path(environment: Mapping[str, str], root: Path, target: Path, final: Path) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,14 @@ exit $status
 """
 
 
+def _forbid_others_to_write(path: Path) -> None:
+    """Let only the owner change a file of submitit, which the job runs. submitit creates it with the mode of the umask.
+
+    The group of a shared run may enter its directory.
+    """
+    path.chmod(path.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+
+
 class AgentExecutor(submitit.SlurmExecutor):
     """An executor that also works on a machine without SLURM and in a notebook within another job."""
 
@@ -57,7 +66,14 @@ class AgentExecutor(submitit.SlurmExecutor):
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         return super()._make_submission_file_text(command, uid) + _epilogue(self.folder)
 
+    def _submit_command(self, command: str) -> submitit.Job[Any]:
+        for pickle in self.folder.glob("*.pkl"):
+            _forbid_others_to_write(pickle)
+        return super()._submit_command(command)
+
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        if submission_file_path.exists():  # else the command is only shown
+            _forbid_others_to_write(submission_file_path)
         # The new job would inherit our job's variables: with its SLURM_NTASKS=1, srun starts one agent for all nodes.
         inherited = [name for name in os.environ if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES]
         unset = ["env", *(f"--unset={name}" for name in inherited)] if inherited else []

@@ -4,14 +4,17 @@ import contextlib
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import hpcelastic
+from hpcelastic.api.jobs import LocalNodes, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -112,14 +115,36 @@ def test_modes(run: Run) -> None:
     assert {path.name for path in unreadable} <= {"key", "lock"}
 
 
-def test_the_umask_has_no_effect(place: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        paths = shared()
-    finally:
-        os.umask(before)
+@pytest.fixture
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o077], indirect=True)
+@pytest.mark.usefixtures("umask")
+def test_the_umask_has_no_effect(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "pkg/sub").mkdir(parents=True)
+    (place / "pkg/sub/data").touch()
+    (place / "pkg/sub/data").chmod(0o666)
+    (place / "pkg/start.sh").touch()
+    (place / "pkg/start.sh").chmod(0o775)
+    paths = shared(code=["pkg", "train.py"])
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock())
+    nodes = LocalNodes(paths, 1)
+    nodes.start_node(0)
+    files.make_directory(paths.slurm)
+    record_job(paths, "17")
+
     assert as_user(MEMBER, lambda: Run(paths.root).status().phase) == "joining"
     assert stat.S_IMODE(paths.mailbox.stat().st_mode) == MAILBOX
+    code = paths.submission(1) / "code"
+    for directory in (code, code / "pkg", code / "pkg/sub"):
+        assert stat.S_IMODE(directory.stat().st_mode) == SHARED, directory
+    for path in (paths.jobs, nodes.log(0), code / "train.py", code / "pkg/sub/data"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640, path
+    assert stat.S_IMODE((code / "pkg/start.sh").stat().st_mode) == 0o750
 
 
 def test_a_function_is_for_the_owner_alone(place: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.slurm.executor import _epilogue
+from hpcelastic.slurm.executor import AgentExecutor, _epilogue
 
 SCONTROL = """#!/bin/sh
 case $1 in
@@ -44,3 +44,22 @@ def test_a_batch_script_requeues_a_job_unless_slurm_does(
     done = subprocess.run(["bash", "-c", f"(exit 3){_epilogue(tmp_path)}"], env=environ, capture_output=True)
     assert (done.returncode, record.read_text(), done.stderr) == (3, requeued, b"")
     assert not (tmp_path / "requeue-7.2").exists()
+
+
+def test_only_the_owner_can_change_what_a_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = tmp_path / "modes"
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\nstat --format=%a {tmp_path}/slurm/*.pkl $1 >{modes}\necho Submitted batch job 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = os.umask(0)
+    try:
+        executor = AgentExecutor(folder=tmp_path / "slurm", python="python")
+        executor.update_parameters(nodes=1)
+        executor.submit(print)
+        assert modes.read_text().split() == ["644", "644"]
+        executor.make_array(2)
+        executor.map_array(print, ["a", "b"])
+        assert modes.read_text().split() == ["644", "644", "644", "644"]
+    finally:
+        os.umask(before)
