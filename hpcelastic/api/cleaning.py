@@ -1,20 +1,20 @@
 """Old runs: which of them may be removed, and what they take on the filesystem."""
 
+import contextlib
 import os
 import secrets
 import shutil
 import stat
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcelastic.api.prepare import active_process
+from hpcelastic.api.registry import DRAFT, REMOVED
 from hpcelastic.api.run import Run, find_runs
-from hpcelastic.errors import HpcElasticError, StoreError
+from hpcelastic.errors import HpcElasticError, SlurmError, StoreError
 from hpcelastic.storage.paths import RunPaths
-
-_REMOVED = ".removed-"
-"""The first part of the name of a directory whose removal has begun."""
 
 _ABANDONED = 86400.0
 """Seconds without a change after which a run that has not ended may be removed. Its agents may be on other machines."""
@@ -48,32 +48,62 @@ def old_runs(directory: Path, age: float, *, with_checkpoints: bool = False) -> 
     return [_examined(run, age, with_checkpoints) for run in find_runs(directory)]
 
 
-def remove_run(run: OldRun) -> None:
-    """Remove the directory of a run, from which nothing can be read any more as soon as that begins. Raises OSError."""
-    doomed = run.directory.with_name(f"{_REMOVED}{run.name}-{secrets.token_hex(4)}")
-    os.rename(run.directory, doomed)
-    shutil.rmtree(doomed)
+def remove_run(run: OldRun, age: float, *, with_checkpoints: bool = False) -> OldRun:
+    """Remove the directory of a run, unless a new look finds a reason to keep it. Returns the result of that look.
+
+    Nothing can be read from the directory any more as soon as the removal begins. Raises OSError.
+    """
+    try:
+        again = _examined(Run(run.directory), age, with_checkpoints)
+    except HpcElasticError as error:  # another process has removed it
+        return replace(run, kept=str(error))
+    if not again.kept:
+        doomed = run.directory.with_name(f"{REMOVED}{run.name}-{secrets.token_hex(4)}")
+        os.rename(run.directory, doomed)
+        shutil.rmtree(doomed)
+    return again
 
 
-def remove_remains(directory: Path) -> None:
-    """Remove directories of runs whose removal was interrupted. Raises OSError."""
-    for path in directory.glob(f"{_REMOVED}*"):
-        shutil.rmtree(path)
+def remove_remains(directory: Path) -> list[OSError]:
+    """Remove directories of runs whose removal or creation was interrupted. Returns the errors."""
+    errors = []
+    for path in _remains(directory):
+        try:
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
+        except FileNotFoundError:  # another process removes it
+            pass
+        except OSError as error:  # it belongs to another user
+            errors.append(error)
+    return errors
+
+
+def _remains(directory: Path) -> Iterator[Path]:
+    """Yield the directories whose removal has begun, and those whose creation has begun more than a day ago."""
+    yield from directory.glob(f"{REMOVED}*")
+    for path in directory.glob(f"{DRAFT}*"):
+        if (changed := _changed(path)) and time.time() - changed > _ABANDONED:
+            yield path
 
 
 def _examined(run: Run, age: float, with_checkpoints: bool) -> OldRun:
     paths = RunPaths(run.directory)
     files, size = _usage(run.directory)
     phase, kept, least = "unreadable", "", max(age, _ABANDONED)
-    changed = max(path.stat().st_mtime for path in (paths.register, paths.leases) if path.exists())
-    since = max(0.0, time.time() - changed)
+    since = max(0.0, time.time() - _last_change(paths))
     try:
         status = run.status()
         phase, least = status.phase, age if status.ended else least
         if active := active_process(paths):
             kept = f"{active} belongs to it"
-    except (HpcElasticError, StoreError) as error:
+    except SlurmError as error:
+        kept = f"SLURM does not tell whether it has jobs: {error}"
+    except (HpcElasticError, StoreError, OSError) as error:
         kept = f"it cannot be read: {error}"
+    if not kept and run.directory.is_symlink():
+        kept = "its directory is a symbolic link"
     if not kept and since < least:
         kept = "it is not old enough"
     if not kept and not with_checkpoints and _has_files(run.directory / _CHECKPOINTS):
@@ -81,14 +111,29 @@ def _examined(run: Run, age: float, with_checkpoints: bool) -> OldRun:
     return OldRun(run.name, run.directory, phase, since, files, size, kept)
 
 
+def _last_change(paths: RunPaths) -> float:
+    """Return the time of the last change that an agent has made. Agents of a run in a server leave only logs here."""
+    logs = (path for directory in (paths.events, paths.training_totals) for path in directory.glob("*"))
+    return max(map(_changed, (paths.register, paths.leases, paths.known, paths.newest, *logs)))
+
+
+def _changed(path: Path) -> float:
+    """Return the time of the last change of a file or directory; 0 if there is none."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def _usage(directory: Path) -> tuple[int, int]:
     """Return the number of files and directories below ``directory``, and their bytes on the filesystem."""
     count = size = 0
     for root, directories, files in os.walk(directory):
         for name in (*directories, *files):
-            found = os.lstat(os.path.join(root, name))
-            count += 1
-            size += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
+            with contextlib.suppress(FileNotFoundError):  # agents rename and remove files
+                found = os.lstat(os.path.join(root, name))
+                count += 1
+                size += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
     return count, size
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
+from hpcelastic.api.registry import DRAFT
 from hpcelastic.api.sharing import check_group, group_of, share
 from hpcelastic.api.submissions import record_submission
 from hpcelastic.backends.connect import open_backend
@@ -100,7 +101,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     paths.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for parent in missing if config.run.group else ():
         parent.chmod(0o711)  # the group can enter it
-    draft = RunPaths(paths.root.with_name(f".new-{paths.root.name}-{secrets.token_hex(4)}"))
+    draft = RunPaths(paths.root.with_name(f"{DRAFT}{paths.root.name}-{secrets.token_hex(4)}"))
     draft.root.mkdir(mode=0o700)
     try:
         if config.run.group:
@@ -129,7 +130,9 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
             f"{paths.root}: run.group was {group_of(paths) or 'not set'} when the run was created, and cannot change: "
             "set it to that, or start another run with run.name=NEW"
         )
-    active = active_process(paths)
+    active = ""
+    with contextlib.suppress(SlurmError):  # without SLURM, no job will be submitted either
+        active = active_process(paths)
     if active:
         raise ConfigError(
             f"{paths.root}: the run has not ended: {active} belongs to it; end it first: hpcelastic cancel {paths.root}"
@@ -147,16 +150,14 @@ def _settings(paths: RunPaths, config: JobConfig) -> Settings:
 
 
 def active_process(paths: RunPaths) -> str:
-    """Describe an active agent or SLURM job of the run; empty if there is none."""
+    """Describe an active agent or SLURM job of the run; empty if there is none. Raises SlurmError."""
     with contextlib.closing(open_backend(paths)) as backend:
         pids = local_agents(backend)
         if pids:
             return f"process {pids[0]} on this machine"
         if read_state(backend).phase.final or not jobs_of(paths):
             return ""
-    with contextlib.suppress(SlurmError):  # without SLURM, no job will be submitted either
-        return next((f"SLURM job {job} ({state})" for job, state in live_jobs(paths).items()), "")
-    return ""
+    return next((f"SLURM job {job} ({state})" for job, state in live_jobs(paths).items()), "")
 
 
 def _write_inputs(paths: RunPaths, config: JobConfig, call: Call | None) -> None:

@@ -16,6 +16,12 @@ from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
 from hpcelastic.storage.paths import RUN_NAME, RunPaths, run_registry
 
+DRAFT = ".new-"
+"""The first part of the name of a directory in which a run is created."""
+
+REMOVED = ".removed-"
+"""The first part of the name of a directory whose removal has begun."""
+
 _TIMEOUT = 5.0
 """Seconds for recording a run: the home directory may be on another filesystem that hangs."""
 

@@ -2,6 +2,8 @@
 
 import argparse
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hpcelastic.api.cleaning import OldRun, old_runs, remove_remains, remove_run
@@ -35,22 +37,37 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{directory.absolute()}: no such directory; write the directory of your runs")
     if not (math.isfinite(args.older_than) and args.older_than >= 0):
         raise ConfigError(f"--older-than is {args.older_than}; write a number of days, 0 or more")
-    runs = old_runs(directory, args.older_than * _DAY, with_checkpoints=args.checkpoints)
-    old = [run for run in runs if not run.kept]
+    age, errors = args.older_than * _DAY, list[OSError]()
+    runs = old_runs(directory, age, with_checkpoints=args.checkpoints)
     if args.delete:
-        remove_remains(directory)
-        for each in old:
-            remove_run(each)
+        errors = remove_remains(directory)
+        runs = [run if run.kept else _remove(run, age, args.checkpoints, errors) for run in runs]
+    for error in errors:
+        print(f"hpcelastic clean: {error.filename}: cannot be removed: {error.strerror}", file=sys.stderr)
     if args.json:
         print_json(runs)
-        return 0
+    else:
+        _print(runs, args.delete)
+    return 1 if errors else 0
+
+
+def _remove(run: OldRun, age: float, with_checkpoints: bool, errors: list[OSError]) -> OldRun:
+    """Remove a run, and return it with the reason why it is kept, if any. Adds an error to ``errors``."""
+    try:
+        return remove_run(run, age, with_checkpoints=with_checkpoints)
+    except OSError as error:  # for example, it belongs to another user
+        errors.append(error)
+        return replace(run, kept="it cannot be removed")
+
+
+def _print(runs: list[OldRun], delete: bool) -> None:
+    old = [run for run in runs if not run.kept]
     width = max((len(run.name) for run in runs), default=0)
     for each in runs:
-        what = f"kept: {each.kept}" if each.kept else "removed" if args.delete else "old"
+        what = f"kept: {each.kept}" if each.kept else "removed" if delete else "old"
         print(f"{each.name:{width}}  {each.phase:10}  {_age(each)}  {_size([each])}  {what}")
-    verb = "removed" if args.delete else "may be removed; add --delete to remove them"
+    verb = "removed" if delete else "may be removed; add --delete to remove them"
     print(f"{len(old)} of {len(runs)} runs, with {_size(old)}: {verb}" if old else "no run may be removed")
-    return 0
 
 
 def _age(run: OldRun) -> str:

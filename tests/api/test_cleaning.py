@@ -1,16 +1,20 @@
 """Old runs are shown, and removed on request. A run that may be alive is never removed."""
 
+import errno
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.api import cleaning
+from hpcelastic.api.jobs import record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import job
 from tests.cli.shell import Shell
 
@@ -24,7 +28,7 @@ def made(shell: Shell, name: str, *, days: float = 40, ended: bool = True) -> Pa
     if ended:
         Run(root).cancel()
     then = time.time() - days * DAY
-    for path in (root / "rendezvous/versions", root / "rendezvous/nodes"):
+    for path in (root / "rendezvous/versions", root / "rendezvous/nodes", *(root / "events").iterdir()):
         os.utime(path, (then, then))
     return root
 
@@ -99,6 +103,87 @@ def test_an_interrupted_removal_is_completed(shell: Shell, monkeypatch: pytest.M
     monkeypatch.undo()
     shell.command("clean", "--delete", str(root.parent))
     assert list(root.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["rendezvous/newest.json", "events/node0@1.jsonl", "training-totals/node0@1.jsonl"])
+def test_an_active_run_that_is_kept_in_a_server_is_kept(shell: Shell, file: str) -> None:
+    root = made(shell, "r", ended=False)
+    assert shown(shell) == {"r": ""}
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).touch()  # such a run changes no lease in its directory
+    assert shown(shell) == {"r": "it is not old enough"}
+
+
+def test_a_run_is_kept_if_slurm_does_not_answer(shell: Shell) -> None:
+    paths = RunPaths(made(shell, "r", ended=False))
+    paths.jobs.parent.mkdir()
+    record_job(paths, "7")
+    empty = shell.directory / "empty"
+    empty.mkdir()
+    done = shell.command("clean", "--json", environ={"PATH": str(empty)})
+    [run] = json.loads(done.stdout)
+    assert run["kept"].startswith("SLURM does not tell whether it has jobs: squeue: not found")
+
+
+def test_a_run_that_becomes_active_before_its_removal_is_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = made(shell, "old")
+    answers = iter(["", "process 7 on this machine"])
+    monkeypatch.setattr(cleaning, "active_process", lambda paths: next(answers))
+    assert shown(shell, "--delete") == {"old": "process 7 on this machine belongs to it"}
+    assert root.is_dir()
+
+
+def test_a_run_that_another_process_removes_is_no_error(shell: Shell) -> None:
+    root = made(shell, "old")
+    [old] = cleaning.old_runs(root.parent, 0)
+    shutil.rmtree(root)
+    assert "contains no run" in cleaning.remove_run(old, 0).kept
+
+
+def test_files_may_vanish_while_they_are_counted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(shell, "old")
+    real = os.walk
+    monkeypatch.setattr(os, "walk", lambda path: [*real(path), (str(path), ["gone"], ["gone too"])])
+    assert shown(shell) == {"old": ""}
+
+
+def test_a_link_to_a_run_is_kept(shell: Shell) -> None:
+    root = made(shell, "old")
+    root.rename(shell.directory / "elsewhere")
+    root.symlink_to(shell.directory / "elsewhere")
+    assert shown(shell, "--delete") == {"old": "its directory is a symbolic link"}
+    assert (shell.directory / "elsewhere").is_dir() and root.is_symlink()
+
+
+def test_remains_of_interrupted_commands_are_removed(shell: Shell) -> None:
+    runs = made(shell, "r", days=1).parent
+    for name in (".removed-a-1", ".new-b-1", ".new-c-1"):
+        (runs / name / "rendezvous").mkdir(parents=True)
+    (runs / ".removed-d-1").symlink_to("r")
+    then = time.time() - 2 * DAY
+    os.utime(runs / ".new-b-1", (then, then))
+    shown(shell, "--delete")
+    assert sorted(os.listdir(runs)) == [".new-c-1", "r"]
+
+
+def test_what_cannot_be_removed_is_reported(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = made(shell, "old").parent
+    made(shell, "other")
+    (runs / ".removed-a-1").mkdir()
+    (runs / ".removed-b-1").mkdir()
+    real = shutil.rmtree
+
+    def rmtree(path: Path) -> None:
+        if path.name.startswith((".removed-a", ".removed-old")):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    done = shell.command("clean", "--delete", "--json")
+    assert done.returncode == 1
+    assert {run["name"]: run["kept"] for run in json.loads(done.stdout)} == {"old": "it cannot be removed", "other": ""}
+    assert "hpcelastic clean: runs/.removed-a-1: cannot be removed: Permission denied\n" in done.stderr
+    assert [name.rpartition("-")[0] for name in sorted(os.listdir(runs))] == [".removed-a", ".removed-old"]
 
 
 @pytest.mark.parametrize(
