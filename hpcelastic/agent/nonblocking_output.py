@@ -44,6 +44,9 @@ class NonBlockingOutput(io.RawIOBase):
     def fileno(self) -> int:
         return self._fd
 
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
     def write(self, data: Any, /) -> int:
         given = bytes(data)
         with self._changed:

@@ -1,6 +1,7 @@
 """``hpcelastic run``: run a job file on this machine, with one agent for each node of the job."""
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from types import FrameType
 
+from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.report import describe
 from hpcelastic.api.display import display
 from hpcelastic.api.jobs import LocalNodes
@@ -43,7 +45,12 @@ def run(args: argparse.Namespace) -> int:
             f"--nodes is {count}, less than nodes.min, {config.nodes.min}; start at least {config.nodes.min} nodes"
         )
     paths = prepare(config, resume=args.resume)
-    nodes, started = LocalNodes(paths, count), Run(paths.root)
+    with nonblocking_stdio():  # the run goes on if its terminal is gone, or the disk is full
+        return _supervise(args, LocalNodes(paths, count), Run(paths.root))
+
+
+def _supervise(args: argparse.Namespace, nodes: LocalNodes, started: Run) -> int:
+    """Start the agents, show the run until all of them have ended, and return the exit status."""
     with _Interrupts(nodes) as interrupts, display(started, sys.stdout) as show:
         nodes.start()
         record_run(started.directory)
@@ -118,4 +125,5 @@ class _Interrupts:
             self._nodes.signal(signal.SIGTERM)
         if not self.signum:
             self.signum = signum
-            os.write(sys.stderr.fileno(), b"stopping; press Ctrl-C again to stop at once\n")
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                os.write(sys.stderr.fileno(), b"stopping; press Ctrl-C again to stop at once\n")

@@ -1,0 +1,73 @@
+"""``hpcelastic run`` depends neither on its output nor on its terminal."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import TextIO
+from unittest import mock
+
+import pytest
+
+from hpcelastic.agent.nonblocking_output import nonblocking_stdio
+from hpcelastic.cli import main
+from hpcelastic.cli.run import _Interrupts
+from tests.cli.shell import JOB, Shell
+
+
+def full_disk() -> TextIO:
+    return open("/dev/full", "w")
+
+
+def closed_pipe() -> TextIO:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+def closed_terminal() -> TextIO:
+    terminal, ours = os.openpty()
+    os.close(terminal)
+    return os.fdopen(ours, "w")
+
+
+OUTPUTS = pytest.mark.parametrize("output", [full_disk, closed_pipe, closed_terminal])
+
+
+@OUTPUTS
+def test_a_run_ends_with_its_status_if_its_output_cannot_be_written(
+    shell: Shell, output: Callable[[], TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.write({"train.py": "print('hello')", "job.yaml": JOB})
+    monkeypatch.chdir(shell.directory)
+    for name, value in shell.environ.items():
+        monkeypatch.setenv(name, value)
+    with output() as broken:
+        monkeypatch.setattr(sys, "stdout", broken)
+        monkeypatch.setattr(sys, "stderr", broken)
+        status = main(["run", "job.yaml"])
+        monkeypatch.undo()
+    assert status == 0
+
+
+@OUTPUTS
+def test_a_signal_stops_the_agents_if_the_terminal_is_gone(
+    output: Callable[[], TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = mock.Mock()
+    with output() as broken, _Interrupts(nodes) as interrupts:
+        monkeypatch.setattr(sys, "stderr", broken)
+        os.kill(os.getpid(), signal.SIGHUP)
+        interrupts.enable_forwarding()
+        monkeypatch.undo()
+    nodes.signal.assert_called_once_with(signal.SIGTERM)
+
+
+def test_the_display_finds_the_terminal_behind_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, ours = os.openpty()
+    with os.fdopen(ours, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with nonblocking_stdio():
+            assert sys.stdout is not output and sys.stdout.isatty()
+        monkeypatch.undo()
+    os.close(terminal)
