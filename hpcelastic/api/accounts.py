@@ -108,6 +108,8 @@ def _last_sign(paths: RunPaths) -> int | None:
 
     This is for display only: it uses file times and clocks of other machines.
     """
+    if files.exists(paths.backend):  # a server has the leases
+        return None
     try:
         return round(paths.leases.stat().st_mtime * SECOND)  # a renewal renames a file in it
     except OSError:

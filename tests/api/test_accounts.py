@@ -13,11 +13,12 @@ from hpcelastic.api import accounts
 from hpcelastic.api.accounts import _last_renewals, account_of, log_bytes, read_journal
 from hpcelastic.api.html_report import report_of
 from hpcelastic.api.run import Run
+from hpcelastic.backends.connect import record_backend
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import status
 from hpcelastic.protocol.events import to_fields
-from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, NodeState
+from hpcelastic.protocol.settings import RendezvousSettings, Settings
+from hpcelastic.protocol.state import Member, NodeState, Phase
 from hpcelastic.rendezvous.run import open_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.storage import files
@@ -204,3 +205,14 @@ def test_slurm_is_asked_once_how_the_jobs_of_a_run_without_agents_have_ended(
     assert asked == [["7", "8"]] * 2
     assert states(700.0) == ended, "agents have been alive since"
     assert len(asked) == 3
+
+
+def test_a_run_whose_leases_are_in_a_server_is_not_abandoned(tmp_path: Path) -> None:
+    run, _ = run_of([("worker", 0)], final=False)
+    paths = RunPaths(write(run, tmp_path / "long").directory)
+    paths.leases.mkdir(exist_ok=True)  # no agent changes it
+    os.utime(paths.leases, (BEGIN, BEGIN))
+    assert read_journal(paths, read_state(FileBackend(paths))).abandoned
+    record_backend(paths, "long", RendezvousSettings(backend="etcd", endpoint="127.0.0.1:9"))
+    journal = read_journal(paths, read_state(FileBackend(paths)))
+    assert (journal.abandoned, journal.last_sign) == (False, None)
