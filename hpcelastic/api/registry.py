@@ -88,7 +88,8 @@ def record_run(run: Path) -> None:
 
 
 def holds_run(directory: Path) -> bool:
-    return RunPaths(directory).register.is_dir()
+    """Return whether a directory is that of a run that this user may see."""
+    return os.path.isdir(RunPaths(directory).register)  # Path.is_dir raises PermissionError for a run of another user
 
 
 def runs_in(directory: Path) -> list[Path]:

@@ -9,6 +9,7 @@
 """
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,11 +61,14 @@ def cluster_name(environ: Mapping[str, str]) -> str | None:
 
 
 def _path(environ: Mapping[str, str]) -> Path | None:
-    """Return the file in HPCELASTIC_CONFIG, or None if the variable is empty. Else the default file, if it exists."""
+    """Return the file in HPCELASTIC_CONFIG, or None if the variable is empty. Else the default file, if it exists.
+
+    There is none in a home directory that this user cannot enter.
+    """
     if (named := environ.get("HPCELASTIC_CONFIG")) is not None:
         return Path(named) if named else None
     default = _default_path(environ)
-    return default if default.exists() else None
+    return default if os.path.exists(default) else None
 
 
 def _default_path(environ: Mapping[str, str]) -> Path:

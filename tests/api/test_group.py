@@ -17,8 +17,9 @@ import hpcelastic
 from hpcelastic.api.jobs import LocalNodes, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.run import Run
+from hpcelastic.api.run import Run, find_runs
 from hpcelastic.api.steering import checkpoint
+from hpcelastic.config import choose_profile
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.events import GroupRequest
 from hpcelastic.protocol.state import Phase
@@ -246,6 +247,20 @@ def test_old_answers_are_removed(place: Path) -> None:
     new = mailbox.put(b"{}")
     mailbox.answer(next(mailbox.take()), b"2")
     assert files.names(mailbox._paths.answers) == [new]
+
+
+def test_private_runs_of_others_are_left_out(place: Path) -> None:
+    paths = shared()
+    prepare(resolve(job("private"), []))
+    paths.root.parent.chmod(0o755)
+    assert as_user(MEMBER, lambda: [run.name for run in find_runs(paths.root.parent)]) == ["r"]
+    message = as_user(OUTSIDER, lambda: str(Run(paths.root)))["error"]
+    assert message.startswith(f"ConfigError: {paths.root}: contains no run")
+
+
+def test_no_profile_is_found_in_the_home_directory_of_another_user(place: Path) -> None:
+    (place / "home").mkdir(mode=0o700)
+    assert as_user(MEMBER, lambda: choose_profile(None, {"HOME": str(place / "home")})) is None
 
 
 # Bad input
