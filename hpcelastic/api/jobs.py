@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from hpcelastic.backends.connect import RunReader, open_backend
 from hpcelastic.bootstrap import run_agent
 from hpcelastic.config import JobConfig
 from hpcelastic.config.options import flags
-from hpcelastic.errors import StoreError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.queue import Capacity, capacity_of
 from hpcelastic.slurm.scheduler import ENDED_STATES, cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.storage import modes
+from hpcelastic.storage.foreign import user_name
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -72,13 +73,19 @@ def jobs_of(paths: RunPaths) -> list[str]:
 
 
 def live_jobs(paths: RunPaths) -> dict[str, str]:
-    """Return the jobs of the run that have not ended, with their states as text. One query. Raises SlurmError."""
-    elements = {job["job"]: job.get("elements") for job in submitted(paths)}
-    return {job: _describe_job(states, elements[job]) for job, states in _unended(elements).items()}
+    """Return the jobs of the run that have not ended, with their states as text. One query.
+
+    Raises SlurmError, also if SLURM lists no job of a run of another user: it may hide them.
+    """
+    elements, owner = {job["job"]: job.get("elements") for job in submitted(paths)}, paths.root.stat().st_uid
+    states = job_states(elements, owner)
+    if elements and not states and os.geteuid() not in (0, owner):
+        raise SlurmError(f"squeue lists no job of {user_name(owner)}; it may show you only your own")
+    return {job: _describe_job(each, elements[job]) for job, each in _unended(states).items()}
 
 
-def _unended(jobs: Iterable[str]) -> dict[str, list[str]]:
-    return {job: states for job, states in job_states(jobs).items() if not ENDED_STATES.issuperset(states)}
+def _unended(states: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {job: each for job, each in states.items() if not ENDED_STATES.issuperset(each)}
 
 
 def capacity(run: RunReader) -> Capacity:
@@ -123,11 +130,17 @@ def is_local(member: Member) -> bool:
 
 
 def end_jobs(*runs: RunReader) -> None:
-    """Cancel the SLURM jobs of runs, and send SIGTERM to their agents on this machine. One query. Raises SlurmError."""
+    """Cancel the SLURM jobs of runs, and send SIGTERM to their agents on this machine. Raises SlurmError.
+
+    One query for each owner of a run.
+    """
     for pid in (pid for run in runs for pid in local_agents(run.backend())):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    cancel_jobs(_unended(job for run in runs for job in jobs_of(run.paths)))
+    jobs: dict[int, list[str]] = {}
+    for run in runs:
+        jobs.setdefault(run.paths.root.stat().st_uid, []).extend(jobs_of(run.paths))
+    cancel_jobs([job for owner, ids in jobs.items() for job in _unended(job_states(ids, owner))])
 
 
 class LocalNodes:

@@ -27,16 +27,18 @@ _TIMEOUT = 30.0
 """Seconds for one command. A busy controller answers late; for a dead one, a command waits for its own time-outs."""
 
 
-def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
+def job_states(job_ids: Iterable[str], owner: int | None = None) -> dict[str, list[str]]:
     """Return the states (``RUNNING``, ``PENDING`` …) of each job that SLURM still knows, by one query.
 
-    An array is named by its base id and has one state for each element.
+    The jobs are those of the user with the number ``owner``, by default of this user. An array is named by its base id
+    and has one state for each element.
     """
     known: dict[str, list[str]] = {job: [] for job in job_ids}
     if not known:
         return {}
+    whose = "--me" if owner in (None, os.geteuid()) else f"--user={owner}"
     # Without -j: squeue fails for all ids if one is unknown.
-    lines = _call("squeue", "--noheader", "--me", "--array", "--states=all", "--format=%F %T").splitlines()
+    lines = _call("squeue", "--noheader", whose, "--array", "--states=all", "--format=%F %T").splitlines()
     for job, _, state in (line.strip().partition(" ") for line in lines):
         if job in known:
             known[job].append(state)

@@ -14,8 +14,9 @@ from unittest import mock
 import pytest
 
 import hpcelastic
-from hpcelastic.api.jobs import LocalNodes, record_job
+from hpcelastic.api.jobs import LocalNodes, end_jobs, live_jobs, record_job
 from hpcelastic.api.launch import resolve
+from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run, find_runs
 from hpcelastic.api.steering import checkpoint
@@ -261,6 +262,57 @@ def test_private_runs_of_others_are_left_out(place: Path) -> None:
 def test_no_profile_is_found_in_the_home_directory_of_another_user(place: Path) -> None:
     (place / "home").mkdir(mode=0o700)
     assert as_user(MEMBER, lambda: choose_profile(None, {"HOME": str(place / "home")})) is None
+
+
+SQUEUE = """\
+#!/bin/sh
+case "$*" in
+*--user=0* | *--me*) [ -e {place}/hides ] || [ $(id -u) != 0 -a "$2" = --me ] || echo 17 PENDING ;;
+*--user={member}*) echo 18 PENDING ;;
+esac
+"""
+"""It shows job 17 of root, and job 18 of a member."""
+
+
+@pytest.fixture
+def commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of SLURM's commands, the first one in PATH."""
+    directory = place / "bin"
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "squeue").write_text(SQUEUE.format(place=place, member=MEMBER))
+    (directory / "scancel").write_text(f'#!/bin/sh\necho "$@" >{place}/cancelled\n')
+    for command in directory.iterdir():
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return directory
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_member_sees_the_jobs_of_the_owner(place: Path) -> None:
+    paths = shared()
+    files.make_directory(paths.slurm)
+    record_job(paths, "17")
+    assert live_jobs(paths) == {"17": "PENDING"}
+    assert as_user(MEMBER, lambda: live_jobs(paths)) == {"17": "PENDING"}
+    (place / "hides").touch()
+    assert live_jobs(paths) == {}
+    message = as_user(MEMBER, lambda: live_jobs(paths))["error"]
+    assert message == "SlurmError: squeue lists no job of root; it may show you only your own"
+    check = as_user(MEMBER, lambda: LivenessMonitor(Run(paths.root).reader)._has_active_agents())
+    assert check is True, "the job may wait"
+
+
+@pytest.mark.usefixtures("commands")
+def test_root_sees_and_cancels_the_jobs_of_a_user(place: Path) -> None:
+    ours, paths = prepare(resolve(job("ours"), [])), prepare(resolve(job(), []))
+    for each, id in ((ours, "17"), (paths, "18")):
+        files.make_directory(each.slurm)
+        record_job(each, id)
+    os.chown(paths.root, MEMBER, MEMBER)
+    assert live_jobs(paths) == {"18": "PENDING"}
+    end_jobs(Run(ours.root).reader, Run(paths.root).reader)
+    assert (place / "cancelled").read_text() == "--quiet 17 18\n"
 
 
 # Bad input
