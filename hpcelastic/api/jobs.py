@@ -1,7 +1,6 @@
 """The SLURM jobs of a run, and its agents on this machine."""
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -22,7 +21,7 @@ from hpcelastic.config import JobConfig
 from hpcelastic.config.options import flags
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.state import Member, NodeState
-from hpcelastic.slurm.jobs import submitted
+from hpcelastic.slurm.jobs import add_record, submitted
 from hpcelastic.slurm.queue import Capacity, capacity_of
 from hpcelastic.slurm.scheduler import ENDED_STATES, cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
@@ -61,10 +60,21 @@ def _with_first_directory(paths: RunPaths, config: JobConfig) -> JobConfig:
 
 def record_job(paths: RunPaths, job_id: str, **more: int) -> None:
     """Record in the run's directory that a SLURM job was submitted for it, and the working directory. ``more`` is the
-    number of ``elements`` of an array."""
-    record = {"job": job_id, **more, "submitted": time.time(), "directory": os.getcwd()}
-    with open(modes.create(paths.jobs, os.O_WRONLY | os.O_APPEND), "a") as file:
-        file.write(json.dumps(record) + "\n")
+    number of ``elements`` of an array.
+
+    If that fails, cancel the job, which no command would find, and raise OSError or SlurmError.
+    """
+    try:
+        add_record(paths, {"job": job_id, **more, "submitted": time.time(), "directory": os.getcwd()})
+    except BaseException as error:
+        try:
+            cancel_jobs([job_id])
+        except SlurmError as second:
+            raise SlurmError(
+                f"job {job_id} is submitted, and cannot be recorded ({error}) or cancelled ({second}); cancel it: "
+                f"scancel {job_id}"
+            ) from error
+        raise
 
 
 def jobs_of(paths: RunPaths) -> list[str]:

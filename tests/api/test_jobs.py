@@ -1,14 +1,18 @@
 """Nodes on this machine."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.api import jobs
 from hpcelastic.api.jobs import LocalNodes, jobs_of, local_agents, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.errors import SlurmError
+from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import WAITS, job
 from tests.cli.shell import TIMEOUT, Shell, eventually
 
@@ -43,6 +47,47 @@ def test_an_incomplete_record_is_ignored(shell: Shell) -> None:
     assert jobs_of(paths) == ["11"]
     paths.jobs.write_text(content)
     assert jobs_of(paths) == ["11", "12"]
+
+
+@pytest.fixture
+def paths(shell: Shell) -> RunPaths:
+    """A run without a job."""
+    shell.write({"train.py": WAITS})
+    paths = prepare(resolve(job(), []))
+    paths.jobs.parent.mkdir()
+    return paths
+
+
+@pytest.mark.parametrize("line", ['{"job": "18", "elem', "[]", "{}", "null"])
+def test_a_record_that_was_cut_on_a_full_disk_is_left_out(line: str, paths: RunPaths) -> None:
+    record_job(paths, "17")
+    with paths.jobs.open("a") as file:
+        file.write(line)
+    record_job(paths, "19")
+    assert jobs_of(paths) == ["17", "19"]
+    assert Run(paths.root).status().jobs == ("17", "19")
+
+
+def fails(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_job_that_cannot_be_recorded_is_cancelled(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(os, "fsync", fails)
+    monkeypatch.setattr(jobs, "cancel_jobs", cancelled.extend)
+    with pytest.raises(OSError, match="No space left on device"):
+        record_job(paths, "17")
+    assert cancelled == ["17"]
+
+
+def test_the_error_names_a_job_that_can_neither_be_recorded_nor_cancelled(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", fails)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SlurmError, match=r"No space left on device\) or cancelled \(scancel: not found.*: scancel 17$"):
+        record_job(paths, "17")
 
 
 @pytest.mark.slow
