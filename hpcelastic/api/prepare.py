@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import getpass
 import os
 import secrets
 import shutil
@@ -16,7 +15,7 @@ from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.api.registry import DRAFT
-from hpcelastic.api.sharing import check_group, group_of, share
+from hpcelastic.api.sharing import check_group, group_of, share, this_user
 from hpcelastic.api.submissions import record_submission
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.backends.files import FileBackend
@@ -29,7 +28,6 @@ from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
 from hpcelastic.slurm.server import embedded_server
 from hpcelastic.storage import files
-from hpcelastic.storage.foreign import user_name
 from hpcelastic.storage.paths import RunPaths
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -38,11 +36,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def whoami() -> str:
     """Return the name of this user and machine, for changes of a register that no node of the run makes."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        user = user_name(os.geteuid())
-    return f"{user} on {socket.gethostname()}"
+    return f"{this_user()} on {socket.gethostname()}"
 
 
 def run_paths(config: JobConfig) -> RunPaths:

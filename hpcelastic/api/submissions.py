@@ -4,7 +4,6 @@ Each submission has a directory of its own, so a run that is continued keeps wha
 """
 
 import functools
-import getpass
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcelastic.api.sharing import this_user
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import files, modes
@@ -60,7 +60,7 @@ def record_submission(paths: RunPaths, final: RunPaths, config: JobConfig, direc
     facts = _facts((directory / script).parent if script else directory, int(time.monotonic() / _FRESH))
     document = {
         "time": time.time(),
-        "user": getpass.getuser(),
+        "user": this_user(),
         "host": socket.gethostname(),
         "directory": str(directory),
         "python": platform.python_version(),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,18 @@ def test_packages_are_recorded_without_a_repository(script: Shell) -> None:
     assert found["repository"] is None
     assert {"torch", "submitit", "PyYAML"} <= {name.replace("pyyaml", "PyYAML") for name in found["packages"]}
     assert found["directory"] == str(script.directory) and found["python"].startswith("3.")
+
+
+def test_a_user_without_a_name_may_submit(script: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def unnamed(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")  # as in some containers
+
+    monkeypatch.setattr(pwd, "getpwuid", unnamed)
+    _, found = submitted()
+    assert found["user"] == f"user {os.geteuid()}"
 
 
 def test_the_commit_and_the_changes_are_recorded(repository: Shell) -> None:
