@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -123,6 +124,15 @@ class _ProgressView:
 
         self._job_state = ""
         self._slurm_polled_at = -_SLURM_POLL_INTERVAL
+        self._lines = deque[str]()
+        """The lines that were read and not shown so far. A look that takes long adds them after its caller has left."""
+
+        self._looking = threading.Lock()
+        """Held by a look. There is one at a time, also while the filesystem hangs."""
+
+        self._problem: OSError | StoreError = StoreError("")
+        """Why the last look has failed."""
+
         self.status = run.status()
         kept = self._follower.skip(_LAST_LINES if monitor else 0)  # a resumed run starts without old lines
         self.last = deque(kept, maxlen=_LAST_LINES)
@@ -134,10 +144,9 @@ class _ProgressView:
 
     def refresh(self) -> list[str]:
         """Return the new lines, with a line for each change of the status."""
-        try:
-            lines, found = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
-        except (OSError, StoreError) as error:
-            lines, found = [], error
+        found, lines = self._look(), list[str]()
+        while self._lines:
+            lines.append(self._lines.popleft())
         if isinstance(found, RunStatus):
             self.status = found
             self._job_state = self._query_slurm()
@@ -155,18 +164,36 @@ class _ProgressView:
         self.last.extend(lines)
         return lines
 
-    def _read(self) -> tuple[list[str], RunStatus | OSError | StoreError]:
-        """Return the new lines, and the status or why it cannot be read: the server of a run may end before it."""
-        found: RunStatus | OSError | StoreError
+    def _look(self) -> RunStatus | OSError | StoreError:
+        """Read the new lines, and return the status or why it cannot be read. No second look begins while one hangs."""
+        if not self._looking.acquire(blocking=False):
+            return self._problem
+        try:
+            found = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
+        except (OSError, StoreError) as error:
+            found = error
+        if not isinstance(found, RunStatus):
+            self._problem = found
+        return found
+
+    def _read(self) -> RunStatus | OSError | StoreError:
+        """Read the new lines. Return the status or why it cannot be read: the server of a run may end before it."""
+        try:
+            found = self._read_status()
+            self._lines.extend(self._follower.lines(rest=isinstance(found, RunStatus) and found.ended))
+            return found
+        finally:
+            self._looking.release()
+
+    def _read_status(self) -> RunStatus | OSError | StoreError:
         try:
             backend = self._run.backend()
             state = read_state(backend)
             if self._monitor:
                 self._monitor.check(state)
-            found = status_of(self._run.paths, backend, state)
+            return status_of(self._run.paths, backend, state)
         except (OSError, StoreError) as error:
-            found = error
-        return self._follower.lines(rest=isinstance(found, RunStatus) and found.ended), found
+            return error
 
     def _query_slurm(self) -> str:
         """Return the state of the run's newest job while no node has joined; else an empty text."""

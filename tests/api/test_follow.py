@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.agent.output import LogTail
 from hpcelastic.api.follow import LogFollower, worker_logs
 from hpcelastic.storage.paths import RunPaths
 
@@ -47,3 +48,27 @@ def test_ranks_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for rank in (10, 2, 0):
         write(tmp_path, 1, rank, "out", "")
     assert [rank for _, _, rank in worker_logs(tmp_path)] == [0, 2, 10]
+
+
+def test_the_logs_of_old_rounds_are_not_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    real = LogTail.read
+
+    def counted(tail: LogTail, *, rest: bool = False) -> list[str]:
+        opened.append(int(tail._path.parent.name.removeprefix("round-")))
+        return real(tail, rest=rest)
+
+    monkeypatch.setattr(LogTail, "read", counted)
+    for round in (1, 2, 3):
+        write(tmp_path, round, 0, "out", f"{round}\nend")
+    follower = LogFollower(tmp_path)
+    assert follower.lines() == ["[1.0] 1", "[1.0] end", "[2.0] 2", "[3.0] 3"]
+    opened.clear()
+    write(tmp_path, 2, 0, "out", " of 2\n")
+    write(tmp_path, 4, 0, "out", "4\n")
+    assert follower.lines() == ["[2.0] end of 2", "[4.0] 4"]
+    assert opened == [2, 3, 4]
+    opened.clear()
+    assert follower.lines() == [] and opened == [3, 4]
+    write(tmp_path, 1, 0, "out", "late\n")
+    assert follower.lines(rest=True) == ["[1.0] late", "[3.0] end"], "the last look sees all"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,6 +288,35 @@ def test_output_is_shown_also_if_the_status_cannot_be_read(tmp_path: Path, monke
         patch.setattr(display, "status_of", raising(StoreError("the server has ended")))
         assert view.refresh() == ["[1.0] the last words", "--- cannot read the status of the run: the server has ended"]
     assert view.refresh()[0].startswith("--- joining")
+
+
+def test_a_look_that_takes_long_loses_no_line_and_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases, paths.logs / "round-0001"):
+        directory.mkdir(parents=True)
+    open_run(FileBackend(paths), "r", Settings(), "test")
+    view = display._ProgressView(Run(paths.root))
+    log = paths.logs / "round-0001" / "rank-00000.out"
+    log.write_text("one\n")
+    goes_on, looks, real = threading.Event(), list[str](), display.status_of
+
+    def hangs(*given: Any) -> RunStatus:
+        looks.append("")
+        assert goes_on.wait(TIMEOUT)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(display, "status_of", hangs)
+        patch.setattr(display, "_TIMEOUT", 0.01)
+        assert re.fullmatch(r"--- cannot read the status of the run: .* no answer within 0\.01 s.*", *view.refresh())
+        assert [view.refresh() for _ in range(3)] == [[]] * 3, "the problem is the same"
+        assert len(looks) == 1
+        goes_on.set()
+        eventually(lambda: not view._looking.locked())
+    log.write_text("one\ntwo\n")
+    assert [line for line in view.refresh() if line.startswith("[")] == ["[1.0] one", "[1.0] two"]
 
 
 def raising(error: Exception) -> Callable[..., None]:
