@@ -24,11 +24,11 @@ from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.submissions import provenance
-from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
+from hpcelastic.api.watching import POLL, Patience, run_in_thread, start_watcher
 from hpcelastic.api.why import Why, why, why_all
 from hpcelastic.backends.connect import RunReader
-from hpcelastic.errors import ConfigError
-from hpcelastic.protocol.state import Phase
+from hpcelastic.errors import ConfigError, RunFailed
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.storage.paths import RunPaths
@@ -87,21 +87,26 @@ class Run:
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended with any result. Raises TimeoutError after ``timeout`` seconds.
 
-        Raises RunFailed if no agent is left and SLURM has no job of the run.
+        Raises RunFailed if no agent is left and SLURM has no job of the run. Raises StoreError if its directory cannot
+        be read, or if this becomes impossible for ten minutes.
         """
         return self._wait(timeout, threading.Event())
 
     def _wait(self, timeout: float | None, cancelled: threading.Event) -> RunStatus:
         deadline = None if timeout is None else time.monotonic() + timeout
-        monitor = LivenessMonitor(self._reader)
-        while not (state := read_state(self._reader.backend())).phase.final and not cancelled.is_set():
-            monitor.check(state)
+        monitor, patience = LivenessMonitor(self._reader), Patience(self.name)
+
+        def look() -> State | RunStatus:
+            state = _checked_state(self._reader, monitor)
+            return self.status() if state.phase.final else state
+
+        while not isinstance(found := patience.attempt(look), RunStatus) and not cancelled.is_set():
             left = POLL if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                how = f"{state.phase.value}, {state.reason}"
+                how = f"{found.phase.value}, {found.reason}" if found else "its directory cannot be read"
                 raise TimeoutError(f"{self.name} has not ended after {timeout:g} s: {how}")
             cancelled.wait(min(POLL, left))
-        return self.status()
+        return found if isinstance(found, RunStatus) else self.status()
 
     def result(self, timeout: float | None = None) -> list[Any]:
         """Wait, then return the return values by rank, or None for scripts. Raises RunFailed, TimeoutError.
@@ -161,14 +166,18 @@ class Run:
 
         With ``follow``, waits for new lines until the run ends. Raises RunFailed like `wait`, after all written lines.
         """
-        follower, monitor = LogFollower(self._paths.root, rank, round), LivenessMonitor(self._reader)
+        follower, patience = LogFollower(self._paths.root, rank, round), Patience(self.name)
+        monitor = LivenessMonitor(self._reader) if follow else None
         while True:
-            state = read_state(self._reader.backend())
-            final = not follow or state.phase.final
+            try:
+                state = patience.attempt(lambda: _checked_state(self._reader, monitor))
+            except RunFailed:
+                yield from follower.lines(rest=True)
+                raise
+            final = not follow or (state is not None and state.phase.final)
             yield from follower.lines(rest=final)
             if final:
                 return
-            monitor.check(state)
             time.sleep(POLL / 4)
 
     def events(self) -> list[dict[str, Any]]:
@@ -260,6 +269,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html(self.status())
+
+
+def _checked_state(run: RunReader, monitor: LivenessMonitor | None) -> State:
+    """Return the state of a run. Raises RunFailed if ``monitor`` finds no agent and no job of it."""
+    state = read_state(run.backend())
+    if monitor is not None and not state.phase.final:
+        monitor.check(state)
+    return state
 
 
 def _return_value(paths: RunPaths, round: int, rank: int) -> Any:

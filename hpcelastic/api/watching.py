@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -23,6 +24,40 @@ log = logging.getLogger(__name__)
 
 POLL = 1.0
 """Seconds between two polls of a run's directory."""
+
+
+_PATIENCE = 600.0
+"""Seconds for which a caller bears errors of a run that it has already read."""
+
+
+class Patience:
+    """Bears errors of the run ``name`` for some minutes, because the run may survive them.
+
+    It does not bear an error of the first attempt, such as that of a damaged run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._read_at: float | None = None
+        self._last_error = ""
+
+    def attempt(self, read: Callable[[], T]) -> T | None:
+        """Return what ``read`` returns, or None if that raises an error which is borne. Logs such an error once."""
+        try:
+            found = read()
+        except (OSError, StoreError) as error:
+            if self._read_at is None or time.monotonic() - self._read_at > _PATIENCE:
+                raise
+            self.report(error)
+            return None
+        self._read_at = time.monotonic()
+        return found
+
+    def report(self, error: OSError | StoreError) -> None:
+        """Log an error, unless it is the last one again."""
+        if str(error) != self._last_error:
+            log.warning("cannot read the status of %s: %s", self._name, error)
+        self._last_error = str(error)
 
 
 async def run_in_thread(work: Callable[[threading.Event], T]) -> T:
@@ -73,7 +108,7 @@ def start_watcher(
 
 def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
     """Yield the run's status now and after each change, until its end. Raises RunFailed if no agent and job is left."""
-    monitor, last, last_error = LivenessMonitor(run), None, ""
+    monitor, last, patience = LivenessMonitor(run), None, Patience(run.name)
     while not cancelled.is_set():
         try:
             backend = run.backend()
@@ -81,9 +116,7 @@ def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
             status = status_of(run.paths, backend, state)
             monitor.check(state)
         except (OSError, StoreError) as error:  # the run may survive this error
-            if str(error) != last_error:
-                log.warning("cannot read the status of %s: %s", run.name, error)
-            last_error = str(error)
+            patience.report(error)
         else:
             if status != last:
                 yield status

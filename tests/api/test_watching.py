@@ -20,14 +20,17 @@ import pytest
 
 from hpcelastic import Run, RunFailed, submit
 from hpcelastic.api import display, watching
+from hpcelastic.api import run as run_module
 from hpcelastic.api.status import RunStatus
+from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Phase
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.rendezvous.run import open_run
+from hpcelastic.rendezvous.run import read_state as real_read_state
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 from tests.api.jobs import KEYWORDS, WAITS, job
@@ -342,3 +345,75 @@ def test_a_straggler_that_comes_and_goes_is_shown_once(tmp_path: Path) -> None:
         "--- (4,) is slow",
     ]
     assert "(4,) is slow" in str(display._panel(view).renderables[2])
+
+
+@pytest.fixture
+def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """A run without agents."""
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases, paths.logs / "round-0001"):
+        directory.mkdir(parents=True)
+    open_run(FileBackend(paths), "r", Settings(), "test")
+    monkeypatch.setattr(run_module, "POLL", 0.01)
+    return paths
+
+
+def read_with_errors(paths: RunPaths, errors: int) -> Callable[[Backend], State]:
+    """Return a function that reads the state. So many calls after the first one fail. The run has ended then."""
+    calls: list[int] = []
+
+    def read(backend: Backend) -> State:
+        calls.append(1)
+        if 1 < len(calls) <= 1 + errors:
+            raise StoreError("the server is away")
+        state = real_read_state(backend)
+        if len(calls) == errors + 2:
+            state = replace(state, phase=Phase.SUCCEEDED)
+            Register(paths.register, "test").commit(1, encode(state))
+        return state
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("waits", "result"),
+    [
+        pytest.param(lambda run: run.wait(TIMEOUT).phase, "succeeded", id="wait"),
+        pytest.param(lambda run: [*run.logs(follow=True)], ["[1.0] one", "[1.0] end"], id="logs"),
+    ],
+)
+def test_a_wait_survives_errors_of_the_directory(
+    waits: Callable[[Run], object],
+    result: object,
+    created: RunPaths,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (created.logs / "round-0001" / "rank-00000.out").write_text("one\nend")
+    monkeypatch.setattr(run_module, "read_state", read_with_errors(created, 3))
+    assert waits(Run(created.root)) == result
+    assert [record.getMessage() for record in caplog.records] == ["cannot read the status of r: the server is away"]
+
+
+def test_a_wait_ends_with_an_error_that_stays(created: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "read_state", read_with_errors(created, 3))
+    monkeypatch.setattr(watching, "_PATIENCE", -1)
+    with pytest.raises(StoreError, match="the server is away"):
+        Run(created.root).wait(TIMEOUT)
+
+
+def test_a_wait_reports_an_error_of_the_first_look_at_once(created: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "read_state", raising(StoreError("it is damaged")))
+    with pytest.raises(StoreError, match="it is damaged"):
+        Run(created.root).wait(TIMEOUT)
+
+
+def test_followed_logs_have_the_unfinished_line_of_a_run_without_agents(
+    created: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (created.logs / "round-0001" / "rank-00000.out").write_text("one\nthe last wor")
+    monkeypatch.setattr(watching.LivenessMonitor, "check", raising(RunFailed("no agent is left")))
+    lines = Run(created.root).logs(follow=True)
+    assert [next(lines), next(lines)] == ["[1.0] one", "[1.0] the last wor"]
+    with pytest.raises(RunFailed):
+        next(lines)
