@@ -22,7 +22,7 @@ from hpcelastic.rendezvous.requests import Change, Request, ask
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.storage import files
-from hpcelastic.storage.events import read_events
+from hpcelastic.storage.events import read_logs
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ def _checkpoint_problem(run: RunReader, state: State) -> str:
     """Explain why the workers of the round would not complete a step; empty if they would."""
     if not state.settings.rendezvous.checkpoint_grace:
         return "rendezvous.checkpoint_grace is 0 s"
-    seen = any(logged.event == WorkersPoll(round=state.round) for logged in read_events(run.paths.events))
+    logs = read_logs(run.paths.events, {state.round})
+    seen = any(logged.event == WorkersPoll(round=state.round) for log in logs.values() for logged in log)
     return "" if seen else f"the workers of round {state.round} have not called should_stop() so far"
 
 

@@ -21,6 +21,7 @@ from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.protocol.state import Member, NodeState, Phase, State, participants_of
 from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.slurm.queue import Capacity
+from hpcelastic.storage import events
 from hpcelastic.storage.events import EventLog
 from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
@@ -225,6 +226,26 @@ def test_a_checkpoint_needs_workers_that_poll(make: Callable[..., RunPaths]) -> 
     assert steering.checkpoint(RunReader(paths)).startswith("r: round 1 ends at the end of a step, in 120 s at most")
     with pytest.raises(ConfigError, match=r"r: no round runs \(a checkpoint was requested"):
         Run(paths.root).checkpoint()
+
+
+def test_a_checkpoint_reads_no_events_of_other_rounds(
+    make: Callable[..., RunPaths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make()
+    log = EventLog(paths.event_log("n1@0"), "n1")
+    for number in (1, 2, 3):
+        log.write(WorkersPoll(round=number))
+    assert log.close(10)
+    read: list[Any] = []
+    real = events.parse
+
+    def parse(kind: str, fields: dict[str, Any]) -> Any:
+        read.append(fields.get("round"))
+        return real(kind, fields)
+
+    monkeypatch.setattr(events, "parse", parse)
+    steering.checkpoint(RunReader(paths))
+    assert [round for round in read if round is not None] == [1]
 
 
 def test_a_checkpoint_anyway(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
