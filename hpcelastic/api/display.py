@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from rich.text import Text
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.liveness import LivenessMonitor
+from hpcelastic.api.one_look import OneLook
 from hpcelastic.api.page import as_html
 from hpcelastic.api.progress import Progress
 from hpcelastic.api.run import Run
@@ -124,14 +124,9 @@ class _ProgressView:
 
         self._job_state = ""
         self._slurm_polled_at = -_SLURM_POLL_INTERVAL
+        self._look = OneLook(self._read, str(run.directory))
         self._lines = deque[str]()
         """The lines that were read and not shown so far. A look that takes long adds them after its caller has left."""
-
-        self._looking = threading.Lock()
-        """Held by a look. There is one at a time, also while the filesystem hangs."""
-
-        self._problem: OSError | StoreError = StoreError("")
-        """Why the last look has failed."""
 
         self.status = run.status()
         kept = self._follower.skip(_LAST_LINES if monitor else 0)  # a resumed run starts without old lines
@@ -144,7 +139,12 @@ class _ProgressView:
 
     def refresh(self) -> list[str]:
         """Return the new lines, with a line for each change of the status."""
-        found, lines = self._look(), list[str]()
+        found: RunStatus | OSError | StoreError
+        try:
+            found = self._look(_TIMEOUT)
+        except (OSError, StoreError) as error:
+            found = error
+        lines = []
         while self._lines:
             lines.append(self._lines.popleft())
         if isinstance(found, RunStatus):
@@ -164,26 +164,11 @@ class _ProgressView:
         self.last.extend(lines)
         return lines
 
-    def _look(self) -> RunStatus | OSError | StoreError:
-        """Read the new lines, and return the status or why it cannot be read. No second look begins while one hangs."""
-        if not self._looking.acquire(blocking=False):
-            return self._problem
-        try:
-            found = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
-        except (OSError, StoreError) as error:
-            found = error
-        if not isinstance(found, RunStatus):
-            self._problem = found
-        return found
-
     def _read(self) -> RunStatus | OSError | StoreError:
         """Read the new lines. Return the status or why it cannot be read: the server of a run may end before it."""
-        try:
-            found = self._read_status()
-            self._lines.extend(self._follower.lines(rest=isinstance(found, RunStatus) and found.ended))
-            return found
-        finally:
-            self._looking.release()
+        found = self._read_status()
+        self._lines.extend(self._follower.lines(rest=isinstance(found, RunStatus) and found.ended))
+        return found
 
     def _read_status(self) -> RunStatus | OSError | StoreError:
         try:

@@ -5,6 +5,7 @@ Counters never fall while this process runs, although the logs of a round that r
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,16 +14,21 @@ from prometheus_client.registry import Collector
 from hpcelastic.accounting import Account
 from hpcelastic.accounting.journal import SECOND
 from hpcelastic.api.accounts import account_of
+from hpcelastic.api.one_look import OneLook
 from hpcelastic.api.run import Run
-from hpcelastic.errors import StoreError
+from hpcelastic.api.status import RunStatus
+from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.protocol.state import Phase
+
+_TIMEOUT = 8.0
+"""Seconds for reading a run. Prometheus waits for 10 s by default."""
 
 
 class RunCollector(Collector):
     """Collects the metrics of runs when they are asked for. A run that cannot be read has ``hpcelastic_up`` 0."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._runs = tuple(runs)
+        self._looks = [(run.name, OneLook(partial(_read, run), str(run.directory))) for run in runs]
         self._counters: dict[tuple[str, ...], float] = {}
         """The last value of each counter, by its name and labels."""
 
@@ -40,32 +46,32 @@ class RunCollector(Collector):
         phases = GaugeMetricFamily("hpcelastic_phase", "1 for the phase of the run", labels=("run", "phase"))
         up = GaugeMetricFamily("hpcelastic_up", "1 if the run could be read", labels=("run",))
         took = GaugeMetricFamily("hpcelastic_read_seconds", "Time to read the run", labels=("run",))
-        for run in self._runs:
+        for name, look in self._looks:
             began = time.monotonic()
             try:
-                account, status = account_of(run.reader), run.status()
-            except StoreError:
-                up.add_metric((run.name,), 0)
+                account, status = look(_TIMEOUT)
+            except (HpcElasticError, StoreError, OSError, ValueError):  # one run must not hide the others
+                up.add_metric((name,), 0)
                 continue
-            up.add_metric((run.name,), 1)
+            up.add_metric((name,), 1)
             for category, micros in account.categories.items():
-                labels = (run.name, category.value)
+                labels = (name, category.value)
                 seconds.add_metric(labels, self._risen("seconds", labels, micros / SECOND))
             sums = account.fault_sums
             for cause, count in (("worker", sums.worker), ("node", sums.node), ("hang", sums.hang)):
-                labels = (run.name, cause)
+                labels = (name, cause)
                 faults.add_metric(labels, self._risen("faults", labels, count))
-            rounds.add_metric((run.name,), self._risen("rounds", (run.name,), status.round))
+            rounds.add_metric((name,), self._risen("rounds", (name,), status.round))
             if (done := _steps(account)) is not None:
-                steps.add_metric((run.name,), done)
+                steps.add_metric((name,), done)
             if account.at_risk is not None:
-                at_risk.add_metric((run.name,), account.at_risk)
+                at_risk.add_metric((name,), account.at_risk)
             running = status.phase == Phase.RUNNING.value
-            nodes.add_metric((run.name,), sum(bool(node.ranks) for node in status.nodes) if running else 0)
-            world.add_metric((run.name,), status.world_size if running else 0)
+            nodes.add_metric((name,), sum(bool(node.ranks) for node in status.nodes) if running else 0)
+            world.add_metric((name,), status.world_size if running else 0)
             for phase in Phase:
-                phases.add_metric((run.name, phase.value), phase.value == status.phase)
-            took.add_metric((run.name,), time.monotonic() - began)
+                phases.add_metric((name, phase.value), phase.value == status.phase)
+            took.add_metric((name,), time.monotonic() - began)
         yield from (seconds, faults, rounds, steps, at_risk, nodes, world, phases, up, took)
 
     def _risen(self, name: str, labels: tuple[str, ...], value: float) -> float:
@@ -80,6 +86,10 @@ def registry_of(runs: Iterable[Run]) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(RunCollector(runs))
     return registry
+
+
+def _read(run: Run) -> tuple[Account, RunStatus]:
+    return account_of(run.reader), run.status()
 
 
 def _steps(account: Account) -> int | None:

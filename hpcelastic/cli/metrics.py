@@ -1,6 +1,7 @@
 """``hpcelastic metrics``: metrics of runs for Prometheus."""
 
 import argparse
+import math
 import sys
 import threading
 import time
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.every is not None and not (math.isfinite(args.every) and args.every > 0):
+        raise ConfigError(f"--every is {args.every}; write a number of seconds, more than 0")
     try:
         from prometheus_client import generate_latest, start_http_server, write_to_textfile
     except ImportError as error:
@@ -46,11 +49,15 @@ def run(args: argparse.Namespace) -> int:
         print(generate_latest(registry).decode(), end="")
         return 0
     path = Path(args.textfile) / _FILE
-    while True:
+    if args.every is None:
         write_to_textfile(str(path), registry)
-        if args.every is None:
-            print(path)
-            return 0
+        print(path)
+        return 0
+    while True:
+        try:
+            write_to_textfile(str(path), registry)
+        except OSError as error:  # the disk may be full for a while
+            print(f"hpcelastic metrics: {path}: {error.strerror}", file=sys.stderr, flush=True)
         time.sleep(args.every)
 
 

@@ -1,26 +1,34 @@
 """The metrics of runs for Prometheus."""
 
+import errno
+import os
+import shutil
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from hpcelastic.api import metrics
 from hpcelastic.api.metrics import RunCollector, registry_of
 from hpcelastic.api.run import Run
+from hpcelastic.backends.connect import RunReader
 from hpcelastic.backends.files import FileBackend
+from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.events import AgentStarted, Event, StateChanged, TrainingTotals, WorkersStarted
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Cause, Phase
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.events import EventLog
 from hpcelastic.storage.paths import RunPaths
-from tests.cli.shell import Shell, eventually, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 
 
 def now() -> float:
@@ -109,6 +117,67 @@ def test_a_run_that_cannot_be_read_is_down(run: Run) -> None:
     (RunPaths(run.directory).events / "n1@0-a.jsonl").mkdir()
     found = values(registry_of([run]))
     assert found == {"hpcelastic_up{}": 0.0}
+
+
+@pytest.mark.parametrize("error", [OSError("EIO"), ValueError("bad"), ConfigError("no backend"), StoreError("gone")])
+def test_a_run_that_cannot_be_read_hides_no_other(
+    run: Run, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run.directory, tmp_path / "other")
+    real = metrics.account_of
+
+    def account_of(reader: RunReader) -> object:
+        if reader.name == "other":
+            raise error
+        return real(reader)
+
+    monkeypatch.setattr(metrics, "account_of", account_of)
+    text = generate_latest(registry_of([Run(tmp_path / "other"), run])).decode()
+    assert 'hpcelastic_up{run="other"} 0.0' in text
+    assert 'hpcelastic_up{run="digits"} 1.0' in text
+
+
+def test_a_run_whose_filesystem_hangs_hides_no_other(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run.directory, tmp_path / "other")
+    goes_on, looks, real = threading.Event(), list[str](), metrics.account_of
+
+    def account_of(reader: RunReader) -> object:
+        looks.append(reader.name)
+        if reader.name == "other" and not goes_on.wait(0 if goes_on.is_set() else TIMEOUT):
+            raise TimeoutError
+        return real(reader)
+
+    registry = registry_of([Run(tmp_path / "other"), run])
+    monkeypatch.setattr(metrics, "account_of", account_of)
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics, "_TIMEOUT", 0.5)
+        for _ in range(2):
+            text = generate_latest(registry).decode()
+            assert 'hpcelastic_up{run="other"} 0.0' in text
+        assert looks.count("other") == 1, "no second look begins while one hangs"
+    goes_on.set()
+    eventually(lambda: 'hpcelastic_up{run="other"} 1.0' in generate_latest(registry).decode())
+
+
+@pytest.mark.parametrize("every", ["0", "-1", "nan", "inf"])
+def test_a_wrong_interval_is_refused(run: Run, shell: Shell, every: str) -> None:
+    refused = shell.command("metrics", str(run.directory), "--textfile=.", f"--every={every}")
+    assert refused.returncode == 2 and "write a number of seconds, more than 0" in refused.stderr
+
+
+def test_a_file_that_cannot_be_written_is_tried_again(run: Run, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def write(path: str, registry: CollectorRegistry) -> None:
+        tries.append(path)
+        if len(tries) == 3:
+            raise KeyboardInterrupt
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(prometheus_client, "write_to_textfile", write)
+    done = shell.command("metrics", str(run.directory), "--textfile=.", "--every=0.001")
+    assert done.returncode == 130
+    assert done.stderr == "hpcelastic metrics: hpcelastic.prom: No space left on device\n" * 2
 
 
 @pytest.fixture

@@ -317,7 +317,7 @@ def test_a_look_that_takes_long_loses_no_line_and_is_the_only_one(
         assert [view.refresh() for _ in range(3)] == [[]] * 3, "the problem is the same"
         assert len(looks) == 1
         goes_on.set()
-        eventually(lambda: not view._looking.locked())
+        eventually(lambda: not view._look._lock.locked())
     log.write_text("one\ntwo\n")
     assert [line for line in view.refresh() if line.startswith("[")] == ["[1.0] one", "[1.0] two"]
 
