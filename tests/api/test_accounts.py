@@ -18,7 +18,7 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import status
 from hpcelastic.protocol.events import to_fields
 from hpcelastic.protocol.settings import RendezvousSettings, Settings
-from hpcelastic.protocol.state import Member, NodeState, Phase
+from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.rendezvous.run import open_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.storage import files
