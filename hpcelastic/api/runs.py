@@ -19,7 +19,7 @@ from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.launch import Job, resolve, start, warn
 from hpcelastic.api.page import as_table
 from hpcelastic.api.prepare import Call, run_paths
-from hpcelastic.api.registry import known_runs
+from hpcelastic.api.registry import known_runs, locate, runs_in, user_registry
 from hpcelastic.api.run import Run
 from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.status import RunStatus
@@ -44,14 +44,23 @@ class Runs(Sequence[Run]):
 
     @classmethod
     def open(cls, name: str, *, runs: str | PathLike[str] = "runs") -> "Runs":
-        """Open the runs NAME-000, NAME-001 … of an existing sweep, like `Run.open`."""
-        numbered = re.compile(re.escape(name) + r"-\d{3,}")
-        found = [other for other in known_runs(Path(runs)) if numbered.fullmatch(other)]
-        if not found:
+        """Open the runs NAME-000, NAME-001 … of an existing sweep, like `Run.open`. All are in one directory."""
+        numbered = re.compile(re.escape(name) + r"-(\d{3,})")
+
+        def number(run: str) -> int | None:
+            return int(found[1]) if (found := numbered.fullmatch(run)) else None
+
+        known = {place: run for run in known_runs(Path(runs)) if (place := number(run)) is not None}
+        if not known:
             raise ConfigError(
                 f"{name}: no such sweep; a run {name}-000 is neither in {runs} nor recorded for you; check the name"
             )
-        return cls([Run.open(other, runs=runs) for other in found])
+        directory = locate(known[min(known)], Path(runs)).parent.absolute()
+        found = {place: run for run in runs_in(directory) if (place := number(run.name)) is not None}
+        for place in known.keys() - found.keys():
+            if user_registry().directory(known[place]) == directory / known[place]:
+                locate(known[place], Path(runs))  # it explains why the run is missing
+        return cls([Run(found[place]) for place in sorted(found)])
 
     def status(self) -> list[RunStatus]:
         return [run.status() for run in self._runs]

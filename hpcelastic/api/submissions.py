@@ -13,11 +13,12 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcelastic.api.registry import DRAFT, REMOVED, holds_run
 from hpcelastic.api.sharing import this_user
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
@@ -77,7 +78,12 @@ def record_submission(paths: RunPaths, final: RunPaths, config: JobConfig, direc
     root = _root(config.run.code, directory)
     runs = paths.root.parent
     own = paths.root if _below(root, runs) is not None else runs  # never a part of the code
-    chosen = (path for path in _chosen(config.run.code, directory, root) if _below(path, own) is None)
+    in_run = _run_finder(root)
+    chosen = (
+        path
+        for path in _chosen(config.run.code, directory, root)
+        if _below(path, own) is None and not in_run(path.parent)
+    )
     _copy(_checked(chosen), root, target / "code")
     return _with_copied_code(config, directory, root, target / "code", final.submission(number) / "code")
 
@@ -191,6 +197,18 @@ def _chosen(code: Sequence[str], directory: Path, root: Path) -> Iterator[Path]:
             yield path
         else:
             raise ConfigError(f"run.code: {path} does not exist; correct the name")
+
+
+def _run_finder(root: Path) -> Callable[[Path], bool]:
+    """Return a function that tells whether a directory below ``root`` is that of a run, or is part of one."""
+
+    @functools.cache
+    def in_run(directory: Path) -> bool:
+        if directory == root or root not in directory.parents:
+            return False
+        return directory.name.startswith((DRAFT, REMOVED)) or holds_run(directory) or in_run(directory.parent)
+
+    return in_run
 
 
 def _checked(chosen: Iterator[Path]) -> Iterator[Path]:

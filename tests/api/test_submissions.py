@@ -127,6 +127,16 @@ def test_runs_are_no_part_of_the_code(repository: Shell) -> None:
     assert names == {"data", "lib", "new.py", "train.py"}
 
 
+def test_earlier_runs_beside_the_code_are_no_part_of_it(repository: Shell) -> None:
+    submitted("run.code=[lib, train.py]", "run.directory=.")
+    repository.write({".new-r-1/data": "", "lib/.removed-r-2/data": "", "lib/r/rendezvous/versions/v1.json": ""})
+    root, _ = submitted("run.code=[.]", "run.directory=.", "run.name=second")
+    copy = root / "submissions/0001/code"
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()) == [
+        ".gitignore", "data/large.bin", "lib/model.py", "new.py", "train.py",
+    ]  # fmt: skip
+
+
 def test_imports_lead_to_the_copy(repository: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{repository.directory}/lib:/elsewhere")
     root, _ = submitted("run.code=[git]", "environment.A=b")

@@ -5,12 +5,14 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcelastic import ConfigError, Run, RunFailed, Runs, SlurmError, sweep
 from hpcelastic.api import launch, runs
+from hpcelastic.api.registry import record_run
 from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import KEYWORDS, WAITS, job
 from tests.cli.shell import TIMEOUT, Shell, eventually
@@ -89,6 +91,30 @@ def test_found_again_by_name_and_cancelled(shell: Shell, monkeypatch: pytest.Mon
     shutil.rmtree(again[1].directory / "rendezvous")
     with pytest.raises(ConfigError, match="contains no run any more"):
         Runs.open("w")
+
+
+def made(directory: Path, name: str, *numbers: int) -> list[Path]:
+    """Make runs of a sweep without agents, and record them."""
+    found = [directory / f"{name}-{number:03}" for number in numbers]
+    for path in found:
+        RunPaths(path).register.mkdir(parents=True)
+        record_run(path)
+    return found
+
+
+def test_runs_of_an_earlier_sweep_with_the_same_name_are_left_out(shell: Shell) -> None:
+    made(shell.directory / "old", "w", 0, 1, 2, 3)
+    ours = made(shell.directory / "runs", "w", 0, 1)
+    assert [run.directory for run in Runs.open("w")] == ours
+    shutil.rmtree(shell.directory / "old")
+    (shell.directory / "old").mkdir()
+    assert [run.directory for run in Runs.open("w")] == ours
+
+
+def test_runs_are_in_the_order_of_their_numbers(shell: Shell) -> None:
+    made(shell.directory / "runs", "w", 1000, 998, 999)
+    made(shell.directory / "runs", "w-2", 0)
+    assert [run.name for run in Runs.open("w")] == ["w-998", "w-999", "w-1000"]
 
 
 WRONG = {
