@@ -131,15 +131,20 @@ class RecordRegister:
     def __init__(self, where: str, records: Records, writer: str, copies: StateCopies) -> None:
         self.where = where
         self._records, self._writer, self._copies = records, writer, copies
+        self._known = 0
+        """The greatest number of a version that this object has returned or committed, or that the caller knows."""
 
     def read(self) -> Version:
-        """Return the newest version; number 0 if nothing is written yet."""
-        return self._parse(self._records.get(_STATE_KEY))
+        """Return the newest version; number 0 if nothing is written yet.
+
+        Raises StoreError if it is older than a version that this object knows.
+        """
+        return self._newest(self._records.get(_STATE_KEY))
 
     def commit(self, after: int, value: Any) -> bool:
-        """Make ``value`` version ``after`` + 1; return False if that number is taken."""
+        """Make ``value`` version ``after`` + 1; return False if that number is taken. Raises as `read` does."""
         found = self._records.get(_STATE_KEY)
-        if self._parse(found).number != after:
+        if self._newest(found).number != after:
             return False
         nonce = secrets.token_hex(8)
         document = {"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value}
@@ -151,6 +156,7 @@ class RecordRegister:
             if not won:
                 raise
         if won:
+            self._known = after + 1
             with contextlib.suppress(StoreError):  # the server decides; the copy is optional
                 self._copies.write(document)
                 if is_final(value):
@@ -162,7 +168,8 @@ class RecordRegister:
         return self.read()
 
     def assume(self, number: int) -> None:
-        """Do nothing: one request reads the number and the value."""
+        """Take version ``number``, which the caller knows from elsewhere, as read. `read` returns its value anyway."""
+        self._known = max(self._known, number)
 
     def _expire(self, number: int) -> None:
         """Let the server remove the run's records after a time, because version ``number`` is final and copied."""
@@ -177,6 +184,17 @@ class RecordRegister:
     def lock(self) -> Iterator[None]:
         """Do nothing: the server's compare-and-set needs no lock."""
         yield
+
+    def _newest(self, record: Record | None) -> Version:
+        """Return the version in ``record``; StoreError if the server has lost the versions after it."""
+        version = self._parse(record)
+        if version.number < self._known:
+            raise StoreError(
+                f"{self.where}: the server has lost the state of this run: it holds version {version.number}, and had "
+                f"version {self._known}; use another run id"
+            )
+        self._known = version.number
+        return version
 
     def _parse(self, record: Record | None) -> Version:
         if record is None:

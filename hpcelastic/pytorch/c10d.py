@@ -115,6 +115,7 @@ class StoreRecords:
         if self._broken and self._reconnect is not None:
             self._store = self._reconnect()
             self._broken = False
+            self._indexed.clear()  # another process may serve the store now
         try:
             yield
         except (RuntimeError, OSError) as error:  # torch's DistErrors are RuntimeErrors

@@ -288,7 +288,7 @@ class Rendezvous:
             newest = self._register.read()
             if newest.number != version:
                 self._known.adopt(newest)
-                return True  # another node was faster: decide anew
+                return newest.number > version  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))
         if won:
             lost = state.just_lost

@@ -10,7 +10,7 @@ from torch.distributed import HashStore, TCPStore
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.pytorch import c10d
-from hpcelastic.pytorch.c10d import _is_local, _parse_endpoint, connect
+from hpcelastic.pytorch.c10d import StoreRecords, _is_local, _parse_endpoint, connect
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,25 @@ def test_a_connection_that_is_cut_is_made_again() -> None:
     assert records.all("") == {"a": "1"}
     assert records.compare_set("a", "1", "2")
     del server
+
+
+class EndedStore(HashStore):
+    """A store that does not answer once it has ``ended``."""
+
+    ended = False
+
+    def check(self, keys: list[str]) -> bool:
+        if self.ended:
+            raise RuntimeError("Broken pipe")
+        return super().check(keys)
+
+
+def test_keys_are_listed_by_the_store_that_has_replaced_another() -> None:
+    first, second = EndedStore(), HashStore()
+    records = StoreRecords(first, "r", agent=False, reconnect=lambda: second)
+    records.set("a", "1")
+    first.ended = True
+    with pytest.raises(StoreError, match="torch's store does not answer"):
+        records.get("a")
+    records.set("a", "2")
+    assert records.all("") == {"a": "2"}

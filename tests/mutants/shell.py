@@ -38,7 +38,7 @@ from tests.protocol.under_test import (
 _JUDGED = "return LinkResult.CREATED if held == draft.data else LinkResult.NAME_TAKEN"
 _COMMIT = """            if newest.number != version:
                 self._known.adopt(newest)
-                return True  # another node was faster: decide anew
+                return newest.number > version  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))"""
 _PUBLISHED = "            result = files.link_draft(draft)\n"
 _LISTED = "names = files.names(self.directory)"
