@@ -142,7 +142,7 @@ class EventLog:
         return 0
 
     def _remove_old_rounds(self, size: int, oldest: Callable[[], int]) -> None:
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError, OSError):  # the thread must go on
             size = remove_before(self._path, oldest())
         self._limit = _limit_after(size)
 
@@ -172,7 +172,7 @@ def remove_before(path: Path, round: int) -> int:
 
     The events that describe the agent and its clock stay. Raises StoreError if the log can't be read or replaced.
     """
-    content = files.read(path) or b""
+    content = _content(path)
     numbered = list(_numbered(content))
     first = next((i for i, (_, line) in enumerate(numbered) if _round_of(line) >= round), 0)
     removed = [line for _, line in numbered[:first]]

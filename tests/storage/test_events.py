@@ -24,7 +24,7 @@ from hpcelastic.protocol.events import (
     WorkersStarted,
 )
 from hpcelastic.protocol.state import Cause, Phase
-from hpcelastic.storage import clock
+from hpcelastic.storage import clock, files
 from hpcelastic.storage import events as event_log
 from hpcelastic.storage.events import EventLog, last_round_ended_by, read_event_lines, read_events, read_logs
 from tests.storage.forking import TIMEOUT, in_processes
@@ -400,6 +400,32 @@ def test_a_large_log_that_must_stay_is_not_read_at_each_event(tmp_path: Path, mo
     assert with_limit.close(TIMEOUT)
     assert len(read_logs(tmp_path)["n1@0-a"]) == 200
     assert 5 < len(asked) < 20
+
+
+@pytest.mark.parametrize("fails", ["the log", "the account"])
+def test_a_large_log_that_cannot_be_read_once_loses_no_event(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MAX_BYTES", 10_000)
+    path, read, errors = tmp_path / "n1@0-a.jsonl", files.read, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fail_once() -> int:
+        if errors:
+            raise errors.pop()
+        return 0
+
+    def read_log(asked: Path) -> bytes | None:
+        if asked == path:
+            fail_once()
+        return read(asked)
+
+    if fails == "the log":
+        monkeypatch.setattr(files, "read", read_log)
+    events = EventLog(path, "n1", fail_once if fails == "the account" else lambda: 0)
+    for number in range(1, 200):
+        events.write(UnknownEvent("note", {"round": number, "text": "x" * 300}))
+    assert events.close(TIMEOUT)
+    assert len(read_logs(tmp_path)["n1@0-a"]) == 200 and not errors
 
 
 def test_a_log_without_a_limit_keeps_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
