@@ -6,28 +6,16 @@ requests are needed, for which the standard library suffices.
 
 import base64
 import hashlib
-import http.client
 import json
 import secrets
-import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
+from hpcelastic.backends.etcd_requests import NO_TLS, NOT_A_FILE, Server, Tls
 from hpcelastic.backends.records import Record
-from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.errors import StoreError
 from hpcelastic.protocol.settings import PREFIX
-
-T = TypeVar("T")
-
-_REQUEST_TIMEOUT = 5.0
-"""The time-out of a request in seconds."""
-
-_DEFAULT_PORT = 2379
 
 _MAX_OPERATIONS = 100
 """Operations in one transaction. The default limit of a server is 128."""
@@ -35,103 +23,11 @@ _MAX_OPERATIONS = 100
 _KEY_NOT_FOUND, _KEY_EXISTS, _COMPARE_FAILED = 100, 105, 101
 """Error codes of version 2: key not found, key already exists, compare failed."""
 
-_NOT_A_FILE = b"Not a file"
-"""In the answer of etcd 3.5, with status 500, to a request of version 2 that renews the lifetime of a directory."""
 _FORM = "application/x-www-form-urlencoded"
 
 _NO_LEASE, _LEASE_EXISTS = 5, 9
 """Error codes of version 3, those of gRPC: the server has no lease of this id (NOT_FOUND); it has one already
 (FAILED_PRECONDITION)."""
-
-
-@dataclass(frozen=True)
-class Tls:
-    """The TLS settings of a connection: paths of files, empty if not set."""
-
-    cacert: str = ""
-    cert: str = ""
-    key: str = ""
-
-    owner: str = field(default="rendezvous", compare=False)
-    """The name of the object with these settings and the endpoint, for messages."""
-
-    def context(self) -> ssl.SSLContext:
-        """Return a context that verifies the server's name by the authorities in ``cacert``, or by those of the system.
-
-        Raises ConfigError if a file can't be used.
-        """
-        context = self._load("cacert", lambda: ssl.create_default_context(cafile=self.cacert or None))
-        if self.cert:
-            load = partial(context.load_cert_chain, self.cert, self.key or None, _no_password)
-            self._load("cert", load)
-        return context
-
-    def _load(self, name: str, load: Callable[[], T]) -> T:
-        try:
-            return load()
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            paths = {option: getattr(self, option) for option in (name, "key")}
-            what = "; ".join(f"{self.owner}.{option} {path}" for option, path in paths.items() if path)
-            raise ConfigError(f"{what}: can't be used for TLS: {error}; name files that this node can read") from error
-
-
-def _no_password() -> str:
-    """Raise an error, because ssl would otherwise ask the user at the terminal."""
-    raise ValueError("the key is encrypted")
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that refuses redirects, because they could lead to a server without TLS."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-class _Server:
-    """The members of an etcd cluster at ``endpoint``, HOST[:PORT][,HOST[:PORT]...] with or without a scheme."""
-
-    def __init__(self, endpoint: str, tls: Tls) -> None:
-        self._base_urls = _base_urls(endpoint, tls)
-        self._owner = tls.owner
-        self.where = endpoint
-        # Proxies in the environment are not used, because the server is in the same cluster.
-        handlers = [urllib.request.ProxyHandler({}), _NoRedirect()]
-        if self._base_urls[0].startswith("https:"):
-            handlers.append(urllib.request.HTTPSHandler(context=tls.context()))
-        self._opener = urllib.request.build_opener(*handlers)
-
-    def send(
-        self, method: str, path: str, data: bytes | None = None, kind: str = "text/plain", *, once: bool = False
-    ) -> tuple[int, Any]:
-        """Return the status and the body of the first member that answers.
-
-        A request that is executed at most ``once`` is not sent to another member if one may have received it.
-        """
-        failure: Exception | None = None
-        for base in list(self._base_urls):
-            request = urllib.request.Request(f"{base}{path}", data, {"Content-Type": kind}, method=method)
-            try:
-                with self._opener.open(request, timeout=_REQUEST_TIMEOUT) as answer:
-                    return answer.status, json.loads(answer.read())
-            except urllib.error.HTTPError as error:
-                with error:
-                    body = error.read()
-                if error.code < 500 or _NOT_A_FILE in body:
-                    return error.code, _decode_body(body)
-                failure, received = error, True
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                # URLError is an error before the whole request was sent. An error after that is raised as it is.
-                failure, received = error, not isinstance(error, urllib.error.URLError)
-            self._base_urls.append(self._base_urls.pop(0))  # the next requests go to the next member first
-            if once and received:
-                break
-        reason = getattr(failure, "reason", failure)
-        remedy = "check that it runs and that this node can reach it"
-        # A server without TLS answers the handshake with an error, or resets the connection before the error is read.
-        if isinstance(reason, (ssl.SSLError, ConnectionResetError)) and base.startswith("https:"):
-            names = f"{self._owner}.cacert, {self._owner}.cert and {self._owner}.key"
-            remedy = f"check that it uses TLS, and that {names} are right"
-        raise StoreError(f"etcd at {self.where} does not answer: {failure}; {remedy}")
 
 
 class EtcdV2:
@@ -140,8 +36,8 @@ class EtcdV2:
     With etcd 3.5 they stay until they are deleted: this version cannot renew the lifetime of a directory.
     """
 
-    def __init__(self, endpoint: str, run_id: str, prefix: str = PREFIX, tls: Tls = Tls(), ttl: float = 0) -> None:
-        self._server = _Server(endpoint, tls)
+    def __init__(self, endpoint: str, run_id: str, prefix: str = PREFIX, tls: Tls = NO_TLS, ttl: float = 0) -> None:
+        self._server = Server(endpoint, tls)
         self._ttl = ttl
         self._renews: bool | None = None  # whether the server can renew the lifetime of a directory
         above = urllib.parse.quote(prefix.strip("/"))
@@ -203,7 +99,7 @@ class EtcdV2:
         for exists in (b"false", b"true"):
             status, answer = self._server.send("PUT", path, form + exists, _FORM)
             if status not in (200, 201):
-                if _NOT_A_FILE.decode() not in str(answer):
+                if NOT_A_FILE.decode() not in str(answer):
                     raise self._error(status, answer)
                 return False
         return True
@@ -233,8 +129,8 @@ class EtcdV2:
 class EtcdV3:
     """Records under the keys ``PREFIX/RUN_ID/``. The server removes them ``ttl`` seconds after the last `keep`."""
 
-    def __init__(self, endpoint: str, run_id: str, prefix: str = PREFIX, tls: Tls = Tls(), ttl: float = 0) -> None:
-        self._server = _Server(endpoint, tls)
+    def __init__(self, endpoint: str, run_id: str, prefix: str = PREFIX, tls: Tls = NO_TLS, ttl: float = 0) -> None:
+        self._server = Server(endpoint, tls)
         self._root = f"{prefix.rstrip('/')}/{run_id}/"
         self._ttl = ttl
         self._lease = {"lease": _lease_id(self._root)} if ttl else {}
@@ -339,42 +235,12 @@ def connect_v2(
     return EtcdV2(endpoint, run_id, prefix, Tls(cacert, cert, key))
 
 
-def server_version(endpoint: str, tls: Tls = Tls()) -> str:
+def server_version(endpoint: str, tls: Tls = NO_TLS) -> str:
     """Return the version of the server, such as 3.4.23. Raises StoreError if it does not answer."""
-    status, answer = _Server(endpoint, tls).send("GET", "/version")
+    status, answer = Server(endpoint, tls).send("GET", "/version")
     if status != 200 or not isinstance(answer, Mapping) or "etcdserver" not in answer:
         raise StoreError(f"{endpoint} answered {status}: {answer!r:.60}; it is no etcd server")
     return str(answer["etcdserver"])
-
-
-def _base_urls(endpoint: str, tls: Tls) -> list[str]:
-    """Return the URLs of the members. All use TLS if one of them does, or if a setting of ``tls`` is given."""
-    scheme = "https" if tls != Tls() or "https://" in endpoint else "http"
-    found = [_base_url(part if "//" in part else f"{scheme}://{part}", tls.owner) for part in endpoint.split(",")]
-    if len({base.partition(":")[0] for base in found}) > 1 or not found[0].startswith(f"{scheme}:"):
-        raise ConfigError(f"{tls.owner}.endpoint is {endpoint!r}, but TLS is required; write https:// for every member")
-    return found
-
-
-def _base_url(text: str, owner: str) -> str:
-    parsed = urllib.parse.urlsplit(text)
-    try:
-        port = parsed.port or _DEFAULT_PORT
-    except ValueError:
-        port = 0
-    if parsed.scheme not in ("http", "https") or not parsed.hostname or not port:
-        raise ConfigError(
-            f"{owner}.endpoint has {text!r}; write HOST:PORT of an etcd server, such as n1:{_DEFAULT_PORT}"
-        )
-    host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
-    return f"{parsed.scheme}://{host}:{port}"
-
-
-def _decode_body(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return body.decode(errors="replace").strip()
 
 
 def _error_code(answer: Any) -> int | None:

@@ -9,7 +9,8 @@ import threading
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hpcelastic.backends.etcd import EtcdV2, EtcdV3, Tls, server_version
+from hpcelastic.backends.etcd import EtcdV2, EtcdV3, server_version
+from hpcelastic.backends.etcd_requests import Tls
 from hpcelastic.backends.record_values import RecordValues
 from hpcelastic.backends.records import KeptRecords
 from hpcelastic.errors import StoreError
