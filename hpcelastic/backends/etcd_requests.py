@@ -1,5 +1,6 @@
 """Requests to the members of an etcd cluster, over HTTP with or without TLS."""
 
+import contextlib
 import http.client
 import json
 import ssl
@@ -98,11 +99,11 @@ class Server:
                 with self._opener.open(request, timeout=_REQUEST_TIMEOUT) as answer:
                     return answer.status, json.loads(answer.read())
             except urllib.error.HTTPError as error:
-                with error:
-                    body = error.read()
-                if error.code < 500 or NOT_A_FILE in body:
-                    return error.code, _decode_body(body)
                 failure, received = error, True
+                with contextlib.suppress(OSError, http.client.HTTPException), error:
+                    body = error.read()
+                    if error.code < 500 or NOT_A_FILE in body:
+                        return error.code, _decode_body(body)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 # URLError is an error before the whole request was sent. An error after that is raised as it is.
                 failure, received = error, not isinstance(error, urllib.error.URLError)
