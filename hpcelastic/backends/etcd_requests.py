@@ -122,24 +122,25 @@ class Server:
 def _base_urls(endpoint: str, tls: Tls) -> list[str]:
     """Return the URLs of the members. All use TLS if one of them does, or if a setting of ``tls`` is given."""
     scheme = "https" if tls != NO_TLS or "https://" in endpoint else "http"
-    found = [_base_url(part if "//" in part else f"{scheme}://{part}", tls.owner) for part in endpoint.split(",")]
+    parts = [part.strip() for part in endpoint.split(",")]
+    found = [_base_url(part if "//" in part else f"{scheme}://{part}", tls.owner) for part in parts]
     if len({base.partition(":")[0] for base in found}) > 1 or not found[0].startswith(f"{scheme}:"):
         raise ConfigError(f"{tls.owner}.endpoint is {endpoint!r}, but TLS is required; write https:// for every member")
     return found
 
 
 def _base_url(text: str, owner: str) -> str:
-    parsed = urllib.parse.urlsplit(text)
     try:
-        port = parsed.port or _DEFAULT_PORT
+        parsed = urllib.parse.urlsplit(text)
+        scheme, name, port = parsed.scheme, parsed.hostname, parsed.port or _DEFAULT_PORT
     except ValueError:
-        port = 0
-    if parsed.scheme not in ("http", "https") or not parsed.hostname or not port:
+        scheme, name, port = "", "", 0
+    if scheme not in ("http", "https") or not name or not port:
         raise ConfigError(
             f"{owner}.endpoint has {text!r}; write HOST:PORT of an etcd server, such as n1:{_DEFAULT_PORT}"
         )
-    host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
-    return f"{parsed.scheme}://{host}:{port}"
+    host = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{host}:{port}"
 
 
 def _decode_body(body: bytes) -> Any:
