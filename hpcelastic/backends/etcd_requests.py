@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import random
 import ssl
 import urllib.error
 import urllib.parse
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 _REQUEST_TIMEOUT = 5.0
 """The time-out of a request in seconds."""
+
+_MEMBER_TIMEOUT = 0.5
+"""The time-out of a request that other members can answer. A lease must not expire because one member hangs."""
 
 _DEFAULT_PORT = 2379
 
@@ -76,7 +80,11 @@ class Server:
     """The members of an etcd cluster at ``endpoint``, HOST[:PORT][,HOST[:PORT]...] with or without a scheme."""
 
     def __init__(self, endpoint: str, tls: Tls) -> None:
-        self._base_urls = _base_urls(endpoint, tls)
+        urls = _base_urls(endpoint, tls)
+        first = random.randrange(len(urls))  # the processes of a run share the members
+        self._base_urls = (*urls[first:], *urls[:first])
+        """The members, in the order of the next request. Threads share this, so it is replaced as a whole."""
+
         self._owner = tls.owner
         self.where = endpoint
         # Proxies in the environment are not used, because the server is in the same cluster.
@@ -93,10 +101,12 @@ class Server:
         A request that is executed at most ``once`` is not sent to another member if one may have received it.
         """
         failure: Exception | None = None
-        for base in list(self._base_urls):
+        members = self._base_urls
+        for tried, base in enumerate(members, 1):
+            timeout = _REQUEST_TIMEOUT if once or tried == len(members) else _MEMBER_TIMEOUT
             request = urllib.request.Request(f"{base}{path}", data, {"Content-Type": kind}, method=method)
             try:
-                with self._opener.open(request, timeout=_REQUEST_TIMEOUT) as answer:
+                with self._opener.open(request, timeout=timeout) as answer:
                     return answer.status, json.loads(answer.read())
             except urllib.error.HTTPError as error:
                 failure, received = error, True
@@ -107,7 +117,7 @@ class Server:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 # URLError is an error before the whole request was sent. An error after that is raised as it is.
                 failure, received = error, not isinstance(error, urllib.error.URLError)
-            self._base_urls.append(self._base_urls.pop(0))  # the next requests go to the next member first
+            self._base_urls = (*members[tried:], *members[:tried])  # the next requests go to the next member first
             if once and received:
                 break
         reason = getattr(failure, "reason", failure)

@@ -1,9 +1,11 @@
 """Endpoints of etcd clusters, and members that do not answer as they should."""
 
 import contextlib
+import io
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 
@@ -49,3 +51,68 @@ def test_spaces_around_the_members_of_an_endpoint_are_ignored(etcd: EtcdServer) 
 def test_no_endpoint(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="write HOST:PORT of an etcd server"):
         connect(endpoint, "run", True)
+
+
+class Answer(io.BytesIO):
+    status = 200
+
+
+class Members:
+    """Members n1 to n3 of a cluster. Those that are ``down`` do not answer. Number ``first`` is drawn by lot."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, down: Collection[str] = (), first: int = 0) -> None:
+        self._down = down
+        self.requests: list[tuple[str, float]] = []
+        """The member and the time-out of each request."""
+
+        self.meanwhile: list[Callable[[], object]] = []
+        """What another thread does during the next request."""
+
+        monkeypatch.setattr("random.randrange", lambda count: first)
+        self.records = connect("n1,n2,n3", "run", True)
+        monkeypatch.setattr(self.records._server, "_opener", self)
+
+    def open(self, request: urllib.request.Request, timeout: float) -> Answer:
+        name = request.host.partition(":")[0]
+        self.requests.append((name, timeout))
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        if name in self._down:
+            raise TimeoutError("timed out")
+        return Answer(b"{}")
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.requests]
+
+
+def test_a_member_that_hangs_is_left_soon_if_another_one_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = Members(monkeypatch, down=("n1", "n2", "n3"))
+    with pytest.raises(StoreError, match="does not answer: timed out"):
+        members.records.get("state")
+    assert members.requests == [("n1", 0.5), ("n2", 0.5), ("n3", 5.0)]
+
+
+def test_the_first_member_gets_all_the_time_for_a_change_that_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = Members(monkeypatch, down=("n1", "n2", "n3"))
+    with pytest.raises(StoreError, match="does not answer: timed out"):
+        members.records.compare_set("state", None, "x")
+    assert members.requests == [("n1", 5.0)]
+
+
+def test_two_threads_that_leave_a_member_go_to_the_same_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = Members(monkeypatch, down=("n1",))
+    members.meanwhile.append(lambda: members.records.get("state"))
+    for _ in range(2):
+        assert members.records.get("state") is None
+    assert members.names == ["n1", "n1", "n2", "n2", "n2"]
+
+
+def test_processes_begin_with_different_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    for first in range(3):
+        members = Members(monkeypatch, ("n1", "n2", "n3"), first)
+        with contextlib.suppress(StoreError):
+            members.records.get("state")
+        orders.append(members.names)
+    assert orders == [["n1", "n2", "n3"], ["n2", "n3", "n1"], ["n3", "n1", "n2"]]

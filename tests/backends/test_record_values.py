@@ -165,6 +165,12 @@ def test_two_may_begin_to_keep_at_once(version: Version, prefix: str, etcd: Etcd
 # Lost replies
 
 
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first requests go to the first member of an endpoint."""
+    monkeypatch.setattr("random.randrange", lambda count: 0)
+
+
 @contextmanager
 def losing_replies(endpoint: str, lose: Callable[[str, str], bool]) -> Iterator[str]:
     """The address of a member that passes on each request, and drops the connection in place of some replies."""
@@ -201,6 +207,7 @@ def changes(method: str, path: str) -> bool:
     return method in ("PUT", "DELETE") or path.endswith(("/kv/txn", "/kv/deleterange"))
 
 
+@pytest.mark.usefixtures("in_order")
 def test_a_change_whose_reply_is_lost_is_not_made_again(version: Version, prefix: str, etcd: EtcdServer) -> None:
     """The next member would find the changed value, and add to it."""
     direct = RecordValues(version(etcd.endpoint, "store", prefix), "values")
@@ -214,6 +221,7 @@ def test_a_change_whose_reply_is_lost_is_not_made_again(version: Version, prefix
         assert direct.get("n") == expected
 
 
+@pytest.mark.usefixtures("in_order")
 def test_other_requests_go_to_the_next_member(version: Version, prefix: str, etcd: EtcdServer) -> None:
     with losing_replies(etcd.endpoint, lambda method, path: not changes(method, path)) as member:
         values = RecordValues(version(f"{member},{etcd.endpoint}", "store", prefix), "values")
@@ -221,6 +229,7 @@ def test_other_requests_go_to_the_next_member(version: Version, prefix: str, etc
     assert values.add("n", 1) == 1, "a member that refuses connections has received nothing"
 
 
+@pytest.mark.usefixtures("in_order")
 def test_a_commit_whose_reply_is_lost_is_recognised(
     version: Version, prefix: str, etcd: EtcdServer, tmp_path: Path
 ) -> None:
