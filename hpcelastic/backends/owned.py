@@ -13,7 +13,7 @@ from hpcelastic.backends import owned_main
 
 
 def spawn_owned(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """Start ``command``, a full path and its arguments, with ``options`` of Popen. Raises OSError.
+    """Start ``command``, a full path and its arguments, with ``options`` of Popen. Raises as Popen does.
 
     The kernel kills the process when this process ends. A thread starts it and stays as long as it runs, because for
     the kernel the owner of a process is the thread that has started it.
@@ -29,7 +29,7 @@ def _own(started: "Future[subprocess.Popen[bytes]]", command: Sequence[str], opt
             [sys.executable, "-I", "-S", owned_main.__file__, str(os.getpid()), *command], **options
         )
         pidfd = os.pidfd_open(process.pid)
-    except OSError as error:
+    except BaseException as error:  # the caller waits for the result
         started.set_exception(error)
         return
     started.set_result(process)

@@ -71,6 +71,11 @@ def test_its_thread_ends_with_it() -> None:
     assert not owner.is_alive()
 
 
+def test_a_command_that_cannot_be_started_is_an_error_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="null byte"):
+        spawn_owned(["/bin/true", "a\0b"])
+
+
 def test_one_whose_owner_has_ended_before_does_not_start(tmp_path: Path) -> None:
     from hpcelastic.backends import owned_main
 
