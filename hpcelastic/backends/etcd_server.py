@@ -1,6 +1,7 @@
 """A local etcd server, for a run on one node and for a first test."""
 
 import contextlib
+import http.client
 import os
 import shutil
 import signal
@@ -19,6 +20,10 @@ _PROGRAM = "TORCHELASTIC_ETCD_BINARY_PATH"
 
 _START_TIMEOUT = 30.0
 """Seconds within which the server must answer after its start."""
+
+
+_STOP_TIMEOUT = 10.0
+"""Seconds after which a server that does not end is killed."""
 
 
 class EtcdNotReady(StoreError):
@@ -58,6 +63,8 @@ class EtcdServer:
         command += [f"--{what}-client-urls={self._client_url}" for what in ("listen", "advertise")]
         command += [f"--listen-peer-urls={self._peer_url}", f"--initial-advertise-peer-urls={self._peer_url}"]
         command += [f"--initial-cluster=here={self._peer_url}"]
+        # Each renewal of a lease adds a version of its key, and the server refuses all writes at 2 GiB.
+        command += ["--auto-compaction-mode=revision", "--auto-compaction-retention=1000"]
         # ETCD_* variables in the environment, such as ETCD_NAME, configure another server.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         # On ARM etcd 3.4 starts only with this variable.
@@ -76,17 +83,24 @@ class EtcdServer:
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """Stop the server. Its data stay."""
         process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signum)
-            process.wait()
+        if process is None:
+            return
+        process.send_signal(signum)
+        try:
+            process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the filesystem of its data may hang
+                process.wait(_STOP_TIMEOUT)
 
     def _await_ready(self, log: Path) -> None:
         assert self._process is not None
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline and self._process.poll() is None:
             with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{self._client_url}/health", timeout=1) as answer,
+                contextlib.suppress(OSError, http.client.HTTPException),
+                opener.open(f"{self._client_url}/health", timeout=1) as answer,
             ):
                 if b"true" in answer.read():
                     return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends import etcd_server
 from hpcelastic.backends.etcd import connect
 from hpcelastic.backends.etcd_server import EtcdNotReady, EtcdServer
 from hpcelastic.errors import ConfigError, StoreError
@@ -23,6 +24,22 @@ from hpcelastic.backends.etcd_server import EtcdServer
 print(EtcdServer(pathlib.Path(sys.argv[1])).pid, flush=True)
 signal.pause()
 """
+
+
+STUBBORN = """\
+import http.server, signal, sys
+class Member(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"true"[:replies.pop()])
+replies = [4, 1]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(url,) = [argument for argument in sys.argv if argument.startswith("--listen-client-urls=")]
+http.server.HTTPServer(("127.0.0.1", int(url.rpartition(":")[2])), Member).serve_forever()
+"""
+"""A server that does not end by SIGTERM. Its first reply is cut off."""
 
 
 def program(path: Path, script: str) -> Path:
@@ -72,6 +89,32 @@ def test_one_that_does_not_answer_is_stopped(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(EtcdNotReady, match="did not answer within 1 s"):
         EtcdServer(tmp_path / "data", timeout=1)
     assert not runs(int((tmp_path / "pid").read_text()))
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    script = f'exec {sys.executable} {tmp_path}/stubborn.py "$@"'
+    monkeypatch.setenv(VARIABLE, str(program(tmp_path / "mine", script)))
+    monkeypatch.setattr(etcd_server, "_STOP_TIMEOUT", 0.1)
+    server = EtcdServer(tmp_path / "data")
+    pid = server.pid
+    assert pid is not None and runs(pid)
+    server.stop()
+    eventually(lambda: not runs(pid))
+
+
+def test_proxies_in_the_environment_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    EtcdServer(tmp_path / "data", timeout=10).stop()
+
+
+def test_old_versions_of_keys_are_removed(tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path / "data")
+    try:
+        options = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
+    finally:
+        server.stop()
+    assert {"--auto-compaction-mode=revision", "--auto-compaction-retention=1000"} <= {*options}
 
 
 def test_its_messages_go_where_the_caller_says(tmp_path: Path) -> None:
