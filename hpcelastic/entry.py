@@ -5,6 +5,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard_main import boottime
@@ -68,6 +69,9 @@ class Entry:
     again: bool = False
     """Whether the agent is started again on its node, because it had died."""
 
+    output: TextIO | None = None
+    """Where lines for the user are printed; None for standard error."""
+
 
 @contextlib.contextmanager
 def enter_run(entry: Entry) -> Iterator[EnteredRun]:
@@ -81,7 +85,7 @@ def enter_run(entry: Entry) -> Iterator[EnteredRun]:
     if not files.exists(paths.incidents):  # the last one of these
         for directory in (paths.root, paths.register, paths.leases, paths.incidents):
             files.make_directory(directory)
-    report = reporter(safe_name(identity.name))
+    report = reporter(safe_name(identity.name), entry.output)
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(server_of(paths, settings, identity, report))
         backend = open_agent_backend(paths, entry.run_id, settings.rendezvous, address, entry.is_host)
@@ -92,7 +96,7 @@ def enter_run(entry: Entry) -> Iterator[EnteredRun]:
             check_race(paths, writer)
         found = find_run(backend, entry.run_id, settings, writer, boottime)
         member = stack.enter_context(_named_member(entry, backend, identity, found.state))
-        yield EnteredRun(backend, member, settings, found, reporter(member.name))
+        yield EnteredRun(backend, member, settings, found, reporter(member.name, entry.output))
 
 
 @contextlib.contextmanager

@@ -34,11 +34,11 @@ class LeaseMonitor:
     def renewed(self, duration: LeaseDuration) -> None:
         """Log that the duration has changed, and report that it is longer than at first."""
         seconds, late = duration.seconds, duration.lateness
-        if seconds == self._seconds:
+        before, self._seconds = self._seconds, seconds
+        if seconds == before:
             return
-        if seconds > max(self._seconds, self._first):
+        if seconds > max(before, self._first):
             self._report(f"a renewal of the lease was {late:.1f} s late: its duration is now {seconds:g} s")
-        self._seconds = seconds
         self._log(LeaseChanged(seconds=seconds, late=round(late, 3)))
 
     def still_held(self, lease: HeldLease) -> HeldLease:

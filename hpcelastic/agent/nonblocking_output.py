@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, TextIO, cast
 
 _MAX_PENDING = 2**20
@@ -110,10 +110,28 @@ def nonblocking_stdio() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        deadline = time.monotonic() + _DRAIN_TIMEOUT
-        for output in outputs:
-            output.drain(max(0.0, deadline - time.monotonic()))
-            output.stop(max(0.0, deadline - time.monotonic()))
+        _end(outputs)
+
+
+@contextlib.contextmanager
+def nonblocking_stderr() -> Iterator[TextIO]:
+    """Yield a stream to standard error on which a print never blocks or fails. `sys.stderr` itself is not changed."""
+    output = _nonblocking(sys.stderr)
+    if output is None:
+        yield sys.stderr
+        return
+    try:
+        yield text_stream(output)
+    finally:
+        _end([output])
+
+
+def _end(outputs: Sequence[NonBlockingOutput]) -> None:
+    """Wait until all is written, at most `_DRAIN_TIMEOUT` seconds, and let the threads end."""
+    deadline = time.monotonic() + _DRAIN_TIMEOUT
+    for output in outputs:
+        output.drain(max(0.0, deadline - time.monotonic()))
+        output.stop(max(0.0, deadline - time.monotonic()))
 
 
 def _nonblocking(stream: TextIO) -> NonBlockingOutput | None:

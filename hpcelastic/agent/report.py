@@ -3,16 +3,17 @@
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 from hpcelastic.errors import RunFailed
 from hpcelastic.protocol.state import Failure, name_of
 
 
-def reporter(name: str) -> Callable[[str], None]:
-    """Return a function that prints one line with the time and the node's name."""
+def reporter(name: str, output: TextIO | None = None) -> Callable[[str], None]:
+    """Return a function that prints one line with the time and the node's name, to ``output`` or standard error."""
 
     def report(line: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} [{name}] {line}", file=sys.stderr, flush=True)
+        print(f"{time.strftime('%H:%M:%S')} [{name}] {line}", file=output or sys.stderr, flush=True)
 
     return report
 

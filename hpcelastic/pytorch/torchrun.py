@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from hpcelastic.agent.nonblocking_output import nonblocking_stderr
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import local_identity
@@ -202,6 +203,8 @@ class FileRendezvousHandler(RendezvousHandler):
         spec, local = self.spec, replace(local_identity(), address=self.spec.address)
         entry = Entry(spec.paths, spec.run_id, spec.settings, local, spec.network.interface, any_name=True)
         with contextlib.ExitStack() as stack:
+            # Standard error is torchrun's own. If it is full, closed or stuck, the node stays in the run.
+            entry = replace(entry, output=stack.enter_context(nonblocking_stderr()))
             entered = stack.enter_context(enter_run(entry))
             session = self._start_session(entered)
             self._run_context = stack.pop_all()

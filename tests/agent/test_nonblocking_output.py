@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hpcelastic.agent import nonblocking_output
-from hpcelastic.agent.nonblocking_output import NonBlockingOutput, nonblocking_stdio, text_stream
+from hpcelastic.agent.nonblocking_output import NonBlockingOutput, nonblocking_stderr, nonblocking_stdio, text_stream
 
 TIMEOUT = 20.0
 
@@ -119,3 +119,13 @@ def test_streams_without_a_file_are_not_changed(capsys: pytest.CaptureFixture[st
     with nonblocking_stdio():
         print("to stdout")
     assert capsys.readouterr().out == "to stdout\n"
+
+
+def test_output_to_standard_error_alone_never_fails_and_the_stream_of_others_stays(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = sys.stderr
+    with nonblocking_stderr() as stream:
+        assert sys.stderr is before
+        print("to stderr", file=stream)
+    assert capfd.readouterr() == ("", "to stderr\n")

@@ -1,27 +1,32 @@
 """Side effects of a rendezvous handler: threads, environment and child processes of its process, and torch's events."""
 
+import errno
 import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
 
+from hpcelastic.agent import nonblocking_output
 from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.api.steering import drain
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.pytorch import torchrun
 from hpcelastic.pytorch.torchrun import FileRendezvousHandler
-from hpcelastic.rendezvous.run import read_state
+from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
@@ -121,6 +126,23 @@ def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
     gc.collect()
     eventually(lambda: not threads())
     assert node_states(tmp_path) == [NodeState.LEFT]
+
+
+def full(_fd: int, _data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_line_that_cannot_be_printed_does_not_end_the_participation(
+    tmp_path: Path, handler: FileRendezvousHandler, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nonblocking_output, "_DRAIN_TIMEOUT", 0.0)
+    monkeypatch.setattr(nonblocking_output, "os", SimpleNamespace(write=full))
+    monkeypatch.setattr(sys.stderr, "write", lambda _: full(2, b""))
+    handler.next_rendezvous()
+    steer_run(FileBackend(RunPaths(tmp_path / "r")), "test", checkpoint)  # the end of the round is reported
+    eventually(handler.num_nodes_waiting)
+    assert handler.next_rendezvous().rank == 0
+    assert read_state(FileBackend(RunPaths(tmp_path / "r"))).round == 2
 
 
 # torch's events
