@@ -167,10 +167,13 @@ class ExternalAgentSession:
         """
         self._exported.remove()
         with self._changed:
-            newest = self._part.round if self._part else 0
-            formed = newest > self._received and not self._stop_reason
-        if not formed:  # otherwise the round has formed before the agent asked for it
-            self._end_round(newest)
+            ended = self._part
+            if ended is not None and ended.round > self._received and not self._stop_reason:
+                ended = None  # the round has formed before the agent asked for it
+        # The thread of the session replaces a part only after it has learned that no worker of it is left. If there is
+        # none, a round may form at any moment, and its part must stay.
+        if ended is not None:
+            self._end_round(ended.round)
         with self._changed:
             self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
             part = self._part

@@ -25,6 +25,7 @@ from hpcelastic.errors import StoreError
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.pytorch import torchrun
+from hpcelastic.pytorch.session import ExternalAgentSession
 from hpcelastic.pytorch.torchrun import FileRendezvousHandler
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.storage.leases import read_leases
@@ -177,6 +178,22 @@ def test_a_round_that_forms_before_the_agent_asks_for_it_is_used(
     assert handler.next_rendezvous().rank == 0
     assert (handler.num_nodes_waiting(), read_state(FileBackend(run)).round) == (0, 1)
     handler.shutdown()
+
+
+def test_a_round_that_forms_while_the_agent_asks_for_it_is_used(
+    handler: FileRendezvousHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = ExternalAgentSession._kill_leftovers
+
+    def slow(session: ExternalAgentSession) -> None:
+        """The agent finds no round, and continues only after one has formed."""
+        eventually(lambda: session.part is not None)
+        kill(session)
+
+    monkeypatch.setattr(ExternalAgentSession, "_kill_leftovers", slow)
+    ranks: list[int] = []
+    threading.Thread(target=lambda: ranks.append(handler.next_rendezvous().rank), daemon=True).start()
+    assert eventually(lambda: ranks) == [0]
 
 
 def test_a_time_out_is_recorded_as_a_failure(tmp_path: Path, registered: Register) -> None:
