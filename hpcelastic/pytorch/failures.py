@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from hpcelastic.agent.failure_texts import describe_failure
@@ -35,6 +36,15 @@ def _pids(paths: RunPaths) -> dict[tuple[int, int], int]:
     """Return the process id of each rank of each round, on all nodes."""
     started = [logged.event for logged in read_events(paths.events) if isinstance(logged.event, WorkersStarted)]
     return {(event.round, rank): pid for event in started for rank, pid in event.pids.items()}
+
+
+def signal_in_flight() -> bool:
+    """Return whether the exception that is being raised in this thread is that of a signal to the agent.
+
+    torch's `launch_agent` does not shut the rendezvous down for its own SignalException, but it does for the
+    KeyboardInterrupt of a SIGINT that arrives before torch handles signals.
+    """
+    return isinstance(sys.exc_info()[1], KeyboardInterrupt | SignalException)
 
 
 def failure_in_flight(node: str, round: int) -> Failure | None:

@@ -34,7 +34,7 @@ from hpcelastic.protocol.state import State
 from hpcelastic.pytorch.agent_store import AgentRound, AgentStore
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import torch_errors
-from hpcelastic.pytorch.failures import failure_in_flight
+from hpcelastic.pytorch.failures import failure_in_flight, signal_in_flight
 from hpcelastic.pytorch.rendezvous_events import RendezvousEvents
 from hpcelastic.pytorch.session import ExternalAgentSession, SessionEnded
 from hpcelastic.rendezvous.notifier import Notifier
@@ -175,8 +175,8 @@ class FileRendezvousHandler(RendezvousHandler):
     def shutdown(self) -> bool:
         """Leave the run. Return False if that failed.
 
-        The run continues if the workers of this node have succeeded, or if the other nodes already continue without
-        this one. Otherwise the run ends.
+        The run continues if the workers of this node have succeeded, if the other nodes already continue without this
+        one, or if a signal ends this agent. Otherwise the run ends.
         """
         session, self._session = self._session, None
         if self._finalizer is not None:
@@ -222,7 +222,7 @@ class FileRendezvousHandler(RendezvousHandler):
     def _leave(self, session: ExternalAgentSession) -> None:
         if not session.succeeded:
             try:
-                if not session.excluded:
+                if not session.excluded and not signal_in_flight():
                     self._fail_run(session)
             finally:
                 session.close()

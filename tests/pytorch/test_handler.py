@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
 
 from hpcelastic.agent import nonblocking_output
@@ -116,6 +117,27 @@ def test_a_handler_leaves_a_run_that_it_cannot_end(
         patched.setattr(torchrun, "fail_run", broken)
         assert not handler.shutdown()
     eventually(lambda: not threads())
+    assert node_states(tmp_path) == [NodeState.LEFT]
+
+
+@pytest.mark.parametrize(
+    ("error", "phase"),
+    [
+        pytest.param(KeyboardInterrupt(), Phase.JOINING, id="SIGINT"),
+        pytest.param(SignalException("got SIGTERM", signal.SIGTERM), Phase.JOINING, id="SIGTERM"),
+        pytest.param(RuntimeError("a defect"), Phase.CLOSED, id="another error"),
+    ],
+)
+def test_a_signal_to_the_agent_does_not_end_the_run(tmp_path: Path, error: BaseException, phase: Phase) -> None:
+    handler = handler_of(tmp_path, nodes=2, join_timeout=0.2)
+    with pytest.raises(RendezvousTimeoutError):
+        handler.next_rendezvous()
+    with pytest.raises(type(error)):
+        try:
+            raise error
+        finally:  # as in torch's launch_agent
+            handler.shutdown()
+    assert read_state(FileBackend(RunPaths(tmp_path / "r"))).phase is phase
     assert node_states(tmp_path) == [NodeState.LEFT]
 
 
