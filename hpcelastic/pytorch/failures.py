@@ -14,9 +14,15 @@ from hpcelastic.storage.paths import RunPaths
 
 
 def process_failures(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[int, ProcessFailure]:
-    """Return the reports by global rank, the root cause first: torch takes the first report with the earliest time."""
+    """Return the reports by global rank, the root cause first: torch takes the first report with the earliest time.
+
+    The times are those of the clocks of several nodes. The root cause gets the earliest one.
+    """
     pids = _pids(paths)
-    return {failure.rank: _process_failure(paths, failure, pids) for failure in failures}
+    made = {failure.rank: _process_failure(paths, failure, pids) for failure in failures}
+    if made:
+        next(iter(made.values())).timestamp = min(report.timestamp for report in made.values())
+    return made
 
 
 def _process_failure(paths: RunPaths, failure: Failure, pids: dict[tuple[int, int], int]) -> ProcessFailure:
