@@ -7,9 +7,10 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from hpcelastic.agent.failure_texts import describe_failure
+from hpcelastic.errors import StoreError
 from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Failure
-from hpcelastic.storage.events import read_events
+from hpcelastic.storage.events import agents_with_logs, read_logs
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -18,7 +19,7 @@ def process_failures(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[int
 
     The times are those of the clocks of several nodes. The root cause gets the earliest one.
     """
-    pids = _pids(paths)
+    pids = _pids(paths, failures)
     made = {failure.rank: _process_failure(paths, failure, pids) for failure in failures}
     if made:
         next(iter(made.values())).timestamp = min(report.timestamp for report in made.values())
@@ -38,9 +39,17 @@ def _process_failure(paths: RunPaths, failure: Failure, pids: dict[tuple[int, in
     return made
 
 
-def _pids(paths: RunPaths) -> dict[tuple[int, int], int]:
-    """Return the process id of each rank of each round, on all nodes."""
-    started = [logged.event for logged in read_events(paths.events) if isinstance(logged.event, WorkersStarted)]
+def _pids(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[tuple[int, int], int]:
+    """Return the process ids of the ranks on the nodes of ``failures`` by round and rank; none if a log is unreadable.
+
+    A run may have many large logs, and each agent looks for them at the same time. Those of other nodes are not read.
+    """
+    nodes, rounds = {failure.node for failure in failures}, {failure.round for failure in failures}
+    try:
+        logs = read_logs(paths.events, rounds, without=set(agents_with_logs(paths.events)) - nodes)
+    except StoreError:
+        return {}
+    started = [each.event for log in logs.values() for each in log if isinstance(each.event, WorkersStarted)]
     return {(event.round, rank): pid for event in started for rank, pid in event.pids.items()}
 
 
