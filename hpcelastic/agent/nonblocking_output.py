@@ -99,18 +99,50 @@ def text_stream(output: NonBlockingOutput) -> TextIO:
     return io.TextIOWrapper(cast(BinaryIO, output), encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
+class _Redirection:
+    """Replaces `sys.stdout` and `sys.stderr` while it has users. They may be in several threads, and overlap."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = sys.stdout, sys.stderr
+        self._outputs: list[NonBlockingOutput] = []
+
+    def begin(self) -> None:
+        """Replace the streams for the first user."""
+        with self._lock:
+            if not self._users:
+                self._before = sys.stdout, sys.stderr
+                self._outputs = [output for output in map(_nonblocking, self._before) if output is not None]
+                if len(self._outputs) == 2:
+                    sys.stdout, sys.stderr = map(text_stream, self._outputs)
+            self._users += 1
+
+    def end(self) -> None:
+        """Restore the streams after the last user."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            sys.stdout, sys.stderr = self._before
+            outputs, self._outputs = self._outputs, []
+        _end(outputs)
+
+
+_redirection = _Redirection()
+
+
 @contextlib.contextmanager
 def nonblocking_stdio() -> Iterator[None]:
-    """Make standard output and error non-blocking within the block, so that a print never blocks or fails."""
-    before = sys.stdout, sys.stderr
-    outputs = [output for output in map(_nonblocking, before) if output is not None]
-    if len(outputs) == 2:
-        sys.stdout, sys.stderr = map(text_stream, outputs)
+    """Make standard output and error non-blocking within the block, so that a print never blocks or fails.
+
+    Blocks in several threads may overlap. The streams are restored at the end of the last one.
+    """
+    _redirection.begin()
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
-        _end(outputs)
+        _redirection.end()
 
 
 @contextlib.contextmanager

@@ -97,6 +97,19 @@ def test_output_of_the_process_is_redirected_and_the_streams_are_restored(capfd:
     assert capfd.readouterr() == ("to stdout\n", "to stderr\n")
 
 
+def test_blocks_that_overlap_restore_the_streams_at_the_end_of_the_last(capfd: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    first, second = nonblocking_stdio(), nonblocking_stdio()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert (sys.stdout, sys.stderr) != before
+    print("in the second block")
+    second.__exit__(None, None, None)
+    assert (sys.stdout, sys.stderr) == before
+    assert capfd.readouterr() == ("in the second block\n", "")
+
+
 def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
     with nonblocking_stdio():
