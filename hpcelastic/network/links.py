@@ -69,11 +69,8 @@ class Links:
         interval: float,
     ) -> None:
         self._key, self._interval, self._node = key, interval, node
-        self._presence = presence
-        self._selector = selector
-        self._deliver = deliver
-        self._notify = notify
-        self._transfer = transfer
+        self._presence, self._selector = presence, selector
+        self._deliver, self._notify, self._transfer = deliver, notify, transfer
         self._neighbours: dict[str, _Neighbour] = {}
         self._unlinked: dict[Connection, float] = {}
         """Connections that are no links, with the times at which they expire; in the order in which they were added."""
@@ -88,10 +85,8 @@ class Links:
     @property
     def healthy(self) -> bool:
         """True if there are neighbours, and each is linked and sends heartbeats."""
-        linked = [
-            neighbour.link is not None and not neighbour.detector.silent for neighbour in self._neighbours.values()
-        ]
-        return bool(linked) and all(linked)
+        neighbours = self._neighbours.values()
+        return bool(neighbours) and all(it.link is not None and not it.detector.silent for it in neighbours)
 
     @property
     def deadline(self) -> float | None:
@@ -124,12 +119,20 @@ class Links:
         """Record that a datagram has notified our owner of ``version``, so that no heartbeat has to notify it."""
         self._versions.add_datagram(version)
 
+    def ignore_pause(self, now: float) -> None:
+        """Disregard the time for which our thread hung. It must be called before what arrived meanwhile is read."""
+        late = now - (self._next_heartbeat or now)
+        if late > self._interval:
+            self._next_heartbeat = now
+            for neighbour in self._neighbours.values():
+                neighbour.detector.ignore_pause(late)
+
     def run_timers(self, now: float) -> None:
         """Do what is due: heartbeats, dials and time-outs."""
         if self._next_heartbeat is None:
             self._next_heartbeat = now + self._interval if self._needs_heartbeats else None
         elif now >= self._next_heartbeat:
-            self._heartbeat(now, late=now - self._next_heartbeat)
+            self._heartbeat(now)
         for neighbour in self._neighbours.values():
             next_dial = neighbour.detector.next_dial
             if neighbour.dial is None and next_dial is not None and next_dial <= now:
@@ -334,7 +337,7 @@ class Links:
 
     # Timers
 
-    def _heartbeat(self, now: float, late: float) -> None:
+    def _heartbeat(self, now: float) -> None:
         self._next_heartbeat = now + self._interval if self._needs_heartbeats else None
         if self._accept_paused:
             with contextlib.suppress(OSError):
@@ -348,8 +351,6 @@ class Links:
                 connection.on_readable(connection, now)
         self._send_heartbeats()
         for neighbour in self._neighbours.values():
-            if late > self._interval:
-                neighbour.detector.ignore_pause(late)
             if neighbour.dial and neighbour.connecting and now - neighbour.dial.started > CONNECT_TIMEOUT:
                 self._abort_dial(neighbour)
                 neighbour.detector.dial_failed()

@@ -171,6 +171,7 @@ class Network:
         deadlines = [it for it in (self._links.deadline, self._limiter.deadline) if it is not None]
         events = self._selector.select(max(0.0, min(deadlines) - time.monotonic()) if deadlines else None)
         now = time.monotonic()
+        self._links.ignore_pause(now)
         for key, _ in events:
             key.data(now)
         self._links.announce(self._version)

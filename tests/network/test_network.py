@@ -1,14 +1,26 @@
 import os
 import random
+import select
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from hpcelastic.network import Network, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent, sockets
+from hpcelastic.network import (
+    Network,
+    Notification,
+    Peer,
+    PeerHeard,
+    PeerLinkLost,
+    PeerRefused,
+    PeerSilent,
+    network,
+    sockets,
+)
 from hpcelastic.network.channel import Session
 from hpcelastic.network.links import Links
 from hpcelastic.network.messages import NONCE, Kind, Message, encode, encode_change
@@ -260,6 +272,37 @@ def test_a_stopped_agent_is_silent_until_it_continues(pair: tuple[Local, Remote]
     assert here.inbox.await_(PeerHeard("there@1"))
     assert eventually(lambda: here.network.healthy and there.healthy())
     assert PeerRefused("there@1") not in here.inbox.all
+
+
+def test_heartbeats_that_arrive_during_a_pause_are_not_dated_into_the_future(
+    pair: tuple[Local, Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    ring = [here.peer, there.peer]
+    hangs, continues, continued = threading.Event(), threading.Event(), threading.Event()
+    pause = 0.0
+
+    def clock() -> float:
+        return time.monotonic() + pause
+
+    def deliver(_: object) -> None:
+        if hangs.is_set():
+            continued.set()
+        hangs.set()
+        continues.wait(TIMEOUT)
+
+    monkeypatch.setattr(network, "time", SimpleNamespace(**vars(time) | {"monotonic": clock}))
+    monkeypatch.setattr(here.network, "_deliver", deliver)
+    there.watch(ring, 7)
+    assert hangs.wait(TIMEOUT)
+    (neighbour,) = here.network._links._neighbours.values()
+    assert neighbour.link is not None
+    there.watch(ring, 8)
+    assert select.select([neighbour.link.sock], [], [], TIMEOUT)[0]
+    pause = 100.0
+    continues.set()
+    assert continued.wait(TIMEOUT)
+    assert clock() - 50.0 < neighbour.detector._last_heartbeat <= clock()
 
 
 def test_an_agent_that_was_stopped_for_long_gets_a_new_link(pair: tuple[Local, Remote]) -> None:
