@@ -27,6 +27,7 @@ from hpcelastic.config.pairs import read_settings, split_pairs
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
 from hpcelastic.errors import ConfigError, HpcElasticError
+from hpcelastic.network.sockets import endpoint
 from hpcelastic.protocol.settings import (
     EMBEDDED,
     FILE,
@@ -295,7 +296,7 @@ def _location(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
                 "--master-port is the port of --master-addr, which is missing; name that address, or remove the port: "
                 "the backend static finds both in a SLURM job"
             )
-        text = f"{args.master_addr}:{args.master_port or _MASTER_PORT}" if args.master_addr else ""
+        text = endpoint(args.master_addr, args.master_port or _MASTER_PORT) if args.master_addr else ""
         return _directory("--runs", args.runs), (backend, text)
     if not text:
         raise ConfigError(f"--rdzv-endpoint is missing; {remedy}")

@@ -37,6 +37,11 @@ def family(address: str) -> socket.AddressFamily | None:
     return None
 
 
+def endpoint(host: str, port: int) -> str:
+    """Return ``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def valid_endpoint(address: str, port: int) -> bool:
     """True if the address is numeric and the port is in range."""
     return 0 < port < 65536 and family(address) is not None

@@ -215,7 +215,7 @@ def _as_transfer_error(where: str) -> Iterator[None]:
 
 
 def _where(node: str, address: str, port: int) -> str:
-    return f"{node} at {f'[{address}]' if ':' in address else address}:{port}"
+    return f"{node} at {sockets.endpoint(address, port)}"
 
 
 def _chunks(memory: memoryview) -> Iterator[memoryview]:

@@ -24,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.network.settings import NetworkSettings
+from hpcelastic.network.sockets import endpoint
 from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.settings import STATIC, TIMINGS
 from hpcelastic.pytorch.launch import run_launch
@@ -190,7 +191,7 @@ def _static_run(handler: StaticTCPRendezvous) -> _Run:
         "min_nodes": handler.world_size,
         "max_nodes": handler.world_size,
         "rdzv_backend": STATIC,
-        "rdzv_endpoint": "{}:{}".format(*master),
+        "rdzv_endpoint": endpoint(*master),
         "rdzv_configs": {"rank": handler.rank, "join_timeout": handler.timeout.total_seconds()},
     }
     return _Run(values, master=master)

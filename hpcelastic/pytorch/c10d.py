@@ -20,6 +20,7 @@ from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-de
 from hpcelastic.agent.address import interfaces
 from hpcelastic.backends.records import Record
 from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.network import sockets
 
 _DEFAULT_PORT = 29400
 """The default port of torchrun."""
@@ -147,7 +148,7 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
 
 def _parse_endpoint(endpoint: str) -> tuple[str, int]:
     host, colon, port = endpoint.rpartition(":")
-    if not colon or "]" in port:
+    if not colon or "]" in port or sockets.family(endpoint) is socket.AF_INET6:
         host, port = endpoint, str(_DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -15,7 +15,15 @@ from hpcelastic.pytorch.c10d import StoreRecords, _is_local, _parse_endpoint, co
 
 @pytest.mark.parametrize(
     ("endpoint", "host", "port"),
-    [("n1:29411", "n1", 29411), ("n1", "n1", 29400), ("[fd00::1]:7", "fd00::1", 7), ("[fd00::1]", "fd00::1", 29400)],
+    [
+        ("n1:29411", "n1", 29411),
+        ("n1", "n1", 29400),
+        ("[fd00::1]:7", "fd00::1", 7),
+        ("[fd00::1]", "fd00::1", 29400),
+        ("fd00::1", "fd00::1", 29400),
+        ("::1", "::1", 29400),
+        ("fd00::1:29411", "fd00::1", 29411),
+    ],
 )
 def test_an_endpoint(endpoint: str, host: str, port: int) -> None:
     assert _parse_endpoint(endpoint) == (host, port)

@@ -171,6 +171,12 @@ def test_the_master_may_replace_the_endpoint(backend: list[str], directory: Path
     assert task.paths.root == directory / "runs" / "r"
 
 
+def test_the_address_of_the_master_may_be_that_of_ipv6() -> None:
+    words = ["--nnodes=2", "--rdzv-endpoint=", "--node-rank=1", "--master-addr=fd00::1", "--master-port=7777"]
+    task, *_ = understood(words, "train.py")
+    assert task.settings.rendezvous.endpoint == "[fd00::1]:7777"
+
+
 def test_a_port_of_a_missing_master_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--master-port is the port of --master-addr, which is missing"):
         understood(["--nnodes=2", "--rdzv-endpoint=", "--rdzv-backend=static", "--master-port=29501"], "train.py")

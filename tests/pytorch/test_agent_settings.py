@@ -104,6 +104,12 @@ def test_the_static_rendezvous_of_torch_tells_the_address_and_the_rank(
     assert (task.agent.store_port, "MASTER_ADDR" in task.agent.environment) == (0, False)
 
 
+def test_the_address_of_the_static_rendezvous_may_be_that_of_ipv6(launches: list[LaunchSpec], tmp_path: Path) -> None:
+    agent(StaticTCPRendezvous("fd00::1", 29500, 1, 2, "r", 60), tmp_path).run()
+    (launch,) = launches
+    assert launch.task.settings.rendezvous.endpoint == "[fd00::1]:29500"
+
+
 def test_the_example_of_the_page_creates_an_agent(launches: list[LaunchSpec], tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "torchrun.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
