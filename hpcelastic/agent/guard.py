@@ -86,6 +86,27 @@ class Guard:
             self._groups[pgid] = lease_from
             self._send(f"group {pgid} {lease_from}")
 
+    def report_fork(self) -> None:
+        """Watch the process group of this process, a fork of the agent, and close the fork's copy of the pipe.
+
+        The guard learns that the agent has died when no process has the pipe. The fork must not use the guard again.
+        """
+        assert self._process.stdin is not None
+        # Another thread of the agent may have held the lock, or may have closed the pipe, at the moment of the fork.
+        with contextlib.suppress(OSError, ValueError):
+            pipe = self._process.stdin.fileno()
+            try:
+                os.write(pipe, f"group {os.getpid()} {self._armed}\n".encode())
+            finally:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, pipe, inheritable=False)  # the number stays in use: the fork may close it once more
+                os.close(null)
+
+    def add_fork(self, pgid: int) -> None:
+        """Watch the process group of a fork of the agent. It has started under the lease of the last `arm`."""
+        if self._armed is not None:
+            self.add(pgid, self._armed)
+
     def remove(self, pgid: int) -> None:
         """Stop watching a process group, because it has ended."""
         with self._lock:

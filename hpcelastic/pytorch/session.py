@@ -4,7 +4,7 @@ Such an agent asks for a round when no worker of its own is left, receives its p
 the round continues. If the agent fails or hangs, the guard kills its workers before the other nodes continue without
 them. The guard finds the workers by an environment variable, the mark. Workers inherit the mark from this process,
 which has it in its environment from the time when the agent receives its part until it first asks whether the round
-continues.
+continues. Workers that are forked have no mark, and report themselves; see `hpcelastic.pytorch.forks`.
 """
 
 import atexit
@@ -24,6 +24,7 @@ from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import Action, ParkWorkers, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
+from hpcelastic.pytorch.forks import ForkedWorkers
 from hpcelastic.pytorch.marking import ExportedEnvironment
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.storage.paths import RunPaths
@@ -88,7 +89,8 @@ class ExternalAgentSession:
         facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.found.state.run_id, "NODE": name}
         facts["INTERFACE"] = interface_of(here.member.address)
         self._facts = {MARKER: self._node, **{f"HPCELASTIC_{key}": value for key, value in facts.items()}}
-        self._exported = ExportedEnvironment()
+        self._forks = ForkedWorkers(self._session.guard)
+        self._exported = ExportedEnvironment(self._forks.report)
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -143,6 +145,7 @@ class ExternalAgentSession:
         Raises the error that has ended the participation.
         """
         self._exported.remove()
+        self._forks.update()
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -230,6 +233,7 @@ class ExternalAgentSession:
         self._session.end_log()
         self._release_port()
         self._session.__exit__(None, None, None)
+        self._forks.close()
 
     def _end_round(self, round: int) -> None:
         """Tell the thread of the session that no worker of ``round`` is left."""
@@ -242,6 +246,7 @@ class ExternalAgentSession:
     def _kill_leftovers(self) -> None:
         """Kill the processes that workers have left, before the node publishes that none is left."""
         if self._part is not None:
+            self._forks.kill()
             kill_marked_processes(self._node, self._session.guard.pid)
             self._session.guard.disarm()
 

@@ -2,11 +2,13 @@
 
 import errno
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
 
 from hpcelastic.agent import nonblocking_output
+from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.api.steering import drain
 from hpcelastic.backends.connect import RunReader
@@ -79,6 +82,37 @@ def test_only_workers_are_killed_at_the_end_of_a_round(handler: FileRendezvousHa
     handler.next_rendezvous()
     assert worker.wait(10) == -signal.SIGKILL
     assert monitor.poll() is None
+
+
+def test_only_forks_that_are_workers_are_killed_at_the_end_of_a_round(
+    handler: FileRendezvousHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = handler_guard(handler)
+    first, second = forked(), forked()
+    eventually(lambda: handler.num_nodes_waiting() == 0 and set(guard._groups) == {first.pid, second.pid})
+    monitor = forked()
+    second.kill()
+    second.join(10)
+    assert handler.num_nodes_waiting() == 0
+    assert set(guard._groups) == {first.pid}, "the guard does not watch a group that has ended"
+    handler.next_rendezvous()
+    first.join(10)
+    assert (first.exitcode, monitor.is_alive()) == (-signal.SIGKILL, True)
+    monitor.kill()
+
+
+def forked() -> multiprocessing.process.BaseProcess:
+    """Return a fork of this process that sleeps."""
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), daemon=True)
+    process.start()
+    return process
+
+
+def handler_guard(handler: FileRendezvousHandler) -> Guard:
+    """Return the guard of a handler that has its part of a round."""
+    handler.next_rendezvous()
+    assert handler._session is not None
+    return handler._session._session.guard
 
 
 def test_the_environment_of_workers_is_set_only_while_they_start(handler: FileRendezvousHandler) -> None:

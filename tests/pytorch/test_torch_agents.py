@@ -1,6 +1,8 @@
 """torch's own agents with the plug-in for torchrun: exit statuses, and the final state of the run."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hpcelastic.protocol.state import NodeState, Phase, State
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
+from tests.agent.processes import watched
 from tests.cli.shell import eventually
 from tests.pytorch.torch_agents import Nodes, TorchAgents, status, torch_agents
 
@@ -100,6 +103,18 @@ def test_nodes_for_which_there_is_no_place_do_not_end_a_round_and_are_counted_on
         steer_run(FileBackend(run), "test", checkpoint)
         eventually(lambda: any(counts.iterdir()))
     assert [file.read_text() for file in counts.iterdir()] in (["1"], ["2"]), "as many as the node has seen, at least 1"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_forked_worker_ends_when_its_agent_is_killed_or_stopped(
+    sent: signal.Signals, alone: TorchAgents, tmp_path: Path
+) -> None:
+    agent = alone.fork(tmp_path / "pid")
+    eventually((tmp_path / "pid").exists)
+    with watched(int((tmp_path / "pid").read_text())) as (worker,):
+        assert worker.alive and agent.pid is not None
+        os.kill(agent.pid, sent)
+        assert worker.ends()
 
 
 def waiting(run: RunPaths) -> list[str]:

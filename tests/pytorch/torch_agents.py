@@ -52,6 +52,10 @@ class TorchAgents:
         """Take part in a round, and write the first count of waiting nodes that is not 0 to a file in ``counts``."""
         return self._start(_watch, self._nodes, counts)
 
+    def fork(self, pid: Path) -> BaseProcess:
+        """Take part in a round, fork a worker that sleeps, write its process id to a file, and do nothing more."""
+        return self._start(_fork, self._nodes, pid)
+
     def _start(self, target: Any, *args: Any) -> BaseProcess:
         process = _forked.Process(target=_reported, args=(target, *args))
         process.start()
@@ -129,6 +133,16 @@ def _watch(nodes: Nodes, counts: Path) -> None:
         time.sleep(0.02)
     (counts / str(os.getpid())).write_text(str(count))
     handler.shutdown()
+
+
+def _fork(nodes: Nodes, pid: Path) -> None:
+    handler = create_handler(_parameters(nodes, QUICK))
+    handler.next_rendezvous()
+    worker = _forked.Process(target=time.sleep, args=(1000,))
+    worker.start()
+    pid.with_suffix(".new").write_text(str(worker.pid))
+    pid.with_suffix(".new").rename(pid)
+    time.sleep(1000)
 
 
 def _parameters(nodes: Nodes, times: Mapping[str, Any]) -> RendezvousParameters:
