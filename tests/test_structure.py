@@ -31,6 +31,7 @@ LARGE = {
 """Files and classes beyond the limits, with the reason."""
 
 STATE = {
+    "pytorch/marking.py": "a function that a process has registered for its forks stays registered",
     "pytorch/store.py": "the store of a run is one object in a process",
     "training/control_page.py": "a worker process has one control page",
     "training/stop.py": "a worker process has one poller of stop requests, and callbacks of the user",
