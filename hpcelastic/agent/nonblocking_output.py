@@ -146,7 +146,7 @@ def nonblocking_stdio() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nonblocking_stderr() -> Iterator[TextIO]:
+def nonblocking_stderr() -> Iterator[TextIO | None]:
     """Yield a stream to standard error on which a print never blocks or fails. `sys.stderr` itself is not changed."""
     output = _nonblocking(sys.stderr)
     if output is None:
@@ -166,8 +166,13 @@ def _end(outputs: Sequence[NonBlockingOutput]) -> None:
         output.stop(max(0.0, deadline - time.monotonic()))
 
 
-def _nonblocking(stream: TextIO) -> NonBlockingOutput | None:
-    """Return an output that replaces ``stream``; None if that has no file descriptor, as in a notebook."""
+def _nonblocking(stream: TextIO | None) -> NonBlockingOutput | None:
+    """Return an output that replaces ``stream``; None if that has no file descriptor, as in a notebook, or is None.
+
+    Python has None for a stream that was closed before the start of the process.
+    """
+    if stream is None:
+        return None
     try:
         stream.flush()
         return NonBlockingOutput(stream.fileno())

@@ -134,6 +134,14 @@ def test_streams_without_a_file_are_not_changed(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "to stdout\n"
 
 
+def test_a_stream_that_was_closed_before_the_start_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with nonblocking_stderr() as stream:
+        assert stream is None
+    with nonblocking_stdio():
+        assert sys.stderr is None
+
+
 def test_output_to_standard_error_alone_never_fails_and_the_stream_of_others_stays(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
