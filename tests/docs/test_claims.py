@@ -32,7 +32,7 @@ OPTIONS_OF_OTHERS = {
     "horovodrun": "--host-discovery-script --max-np --min-np",
     "ft_launcher": "--ft- --ft-segment",
     "torch.distributed.launch": "--local-rank",
-    "etcd": "--enable-v2",
+    "etcd": "--auto-compaction-mode --auto-compaction-retention --enable-v2",
     "pytest": "--dist",
     "tests.periodic": "--report",
 }
