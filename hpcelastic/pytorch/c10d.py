@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # if torch was built with them
 
@@ -21,6 +21,9 @@ from hpcelastic.agent.address import interfaces
 from hpcelastic.backends.records import Record
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.network import sockets
+from hpcelastic.storage.bounded import Hang, bounded
+
+T = TypeVar("T")
 
 _DEFAULT_PORT = 29400
 """The default port of torchrun."""
@@ -63,30 +66,35 @@ class StoreRecords:
             self._add("open")
 
     def get(self, key: str) -> Record | None:
-        with self._store_errors():
-            text = self._read(key)
+        text = self._answer(lambda store: self._read(store, key))
         return None if text is None else Record(text, text)  # the token is the text itself
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        with self._store_errors():
-            if token is None and self._read(key) is not None:
+        def change(store: Store) -> bool:
+            if token is None and self._read(store, key) is not None:
                 return False
-            return bool(self._store.compare_set(self._prefix + key, token or "", text) == text.encode())
+            return bool(store.compare_set(self._prefix + key, token or "", text) == text.encode())
+
+        return self._answer(change)
 
     def set(self, key: str, text: str) -> None:
-        with self._store_errors():
-            self._store.set(self._prefix + key, text)
+        def write(store: Store) -> None:
+            store.set(self._prefix + key, text)
             while key not in self._indexed:
-                old = self._read(_INDEX_KEY) or ""
+                old = self._read(store, _INDEX_KEY) or ""
                 keys = set(json.loads(old or "[]"))
                 new = json.dumps(sorted({*keys, key}))
-                if key in keys or self._store.compare_set(self._prefix + _INDEX_KEY, old, new) == new.encode():
+                if key in keys or store.compare_set(self._prefix + _INDEX_KEY, old, new) == new.encode():
                     self._indexed.add(key)
 
+        self._answer(write)
+
     def all(self, prefix: str) -> dict[str, str]:
-        with self._store_errors():
-            keys = [key for key in json.loads(self._read(_INDEX_KEY) or "[]") if key.startswith(prefix)]
-            return {key: self._store.get(self._prefix + key).decode() for key in keys}
+        def read(store: Store) -> dict[str, str]:
+            keys = [key for key in json.loads(self._read(store, _INDEX_KEY) or "[]") if key.startswith(prefix)]
+            return {key: store.get(self._prefix + key).decode() for key in keys}
+
+        return self._answer(read)
 
     def close(self) -> None:
         """Close the store. The agent that serves it waits until the other agents have closed it."""
@@ -98,30 +106,39 @@ class StoreRecords:
             while self._is_server and self._count("gone") < self._count("open") and time.monotonic() < deadline:
                 time.sleep(0.05)
 
-    def _read(self, key: str) -> str | None:
+    def _read(self, store: Store, key: str) -> str | None:
         name = self._prefix + key
-        text: str | None = self._store.get(name).decode() if self._store.check([name]) else None
+        text: str | None = store.get(name).decode() if store.check([name]) else None
         return text
 
     def _add(self, key: str) -> None:
-        with self._store_errors():
-            self._store.add(self._prefix + key, 1)
+        self._answer(lambda store: store.add(self._prefix + key, 1))
 
     def _count(self, key: str) -> int:
-        with self._store_errors():
-            return int(self._store.add(self._prefix + key, 0))
+        return self._answer(lambda store: int(store.add(self._prefix + key, 0)))
 
-    @contextlib.contextmanager
-    def _store_errors(self) -> Any:
+    def _answer(self, operation: Callable[[Store], T]) -> T:
+        """Return the result of an operation on the store. Raises StoreError if it fails, or takes too long."""
         if self._broken and self._reconnect is not None:
-            self._store = self._reconnect()
+            self._store, self._indexed = self._reconnect(), set()  # another process may serve the store now
             self._broken = False
-            self._indexed.clear()  # another process may serve the store now
         try:
-            yield
-        except (RuntimeError, OSError) as error:  # torch's DistErrors are RuntimeErrors
+            return _in_time(partial(operation, self._store))
+        except (RuntimeError, OSError, StoreError) as error:  # torch's DistErrors are RuntimeErrors
             self._broken = True  # after an error, torch's client cannot be used any more
             raise StoreError(f"torch's store does not answer: {error}") from error
+
+
+def _in_time(function: Callable[[], T]) -> T:
+    """Return the result of ``function``, which uses a store. Raises StoreError if it takes too long.
+
+    torch waits without a limit for the answers to some requests.
+    """
+    limit = _STORE_TIMEOUT.total_seconds()
+    try:
+        return bounded(function, limit, "torch's store")
+    except Hang as error:
+        raise StoreError(f"no answer within {limit:g} s") from error
 
 
 def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = None) -> StoreRecords:
@@ -219,8 +236,8 @@ def _connected_client(host: str, port: int) -> TCPStore:
 
 def _client(host: str, port: int) -> TCPStore:
     try:
-        return _tcp_store(host, port, is_server=False, wait=_STORE_TIMEOUT)
-    except (RuntimeError, OSError) as error:
+        return _in_time(lambda: _tcp_store(host, port, is_server=False, wait=_STORE_TIMEOUT))
+    except (RuntimeError, OSError, StoreError) as error:
         raise StoreError(f"{host}:{port}: the server there is not a store of torch ({error})") from error
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -146,3 +147,49 @@ def test_keys_are_listed_by_the_store_that_has_replaced_another() -> None:
         records.get("a")
     records.set("a", "2")
     assert records.all("") == {"a": "2"}
+
+
+class HangingStore(HashStore):
+    """A store whose server hangs."""
+
+    def __init__(self, hangs: threading.Event) -> None:
+        super().__init__()
+        self._hangs = hangs
+
+    def check(self, keys: list[str]) -> bool:
+        self._hangs.wait()
+        return super().check(keys)
+
+    def add(self, key: str, amount: int) -> int:
+        self._hangs.wait()
+        return super().add(key, amount)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingStore]:
+    monkeypatch.setattr(c10d, "_STORE_TIMEOUT", timedelta(seconds=0.05))
+    answers = threading.Event()
+    yield HangingStore(answers)
+    answers.set()
+
+
+def test_a_store_that_hangs_is_an_error_and_is_connected_to_again(hanging: HangingStore) -> None:
+    records = StoreRecords(hanging, "r", agent=False, reconnect=HashStore)
+    with pytest.raises(StoreError, match=r"torch's store does not answer: no answer within 0\.05 s"):
+        records.get("a")
+    assert records.get("a") is None
+
+
+def test_a_store_that_hangs_can_be_closed(hanging: HangingStore) -> None:
+    records = StoreRecords(HashStore(), "r", agent=True, is_server=True)
+    records._store = hanging
+    records.close()
+
+
+def test_a_connection_to_a_server_that_hangs_is_an_error(
+    hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(c10d, "_check_server", lambda host, port, limit: None)
+    monkeypatch.setattr(c10d, "_tcp_store", lambda *_, **__: hanging.check(["a"]))
+    with pytest.raises(StoreError, match=r"the server there is not a store of torch \(no answer within 0\.05 s\)"):
+        connect("127.0.0.1:1", "r", False)
