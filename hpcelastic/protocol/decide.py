@@ -46,6 +46,9 @@ from hpcelastic.protocol.state import (
 )
 from hpcelastic.protocol.transitions import Mover, checked
 
+_TRACEBACKS = 8
+"""The number of failures that keep their tracebacks in the state. A value in etcd may have 1.5 MiB."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -354,7 +357,8 @@ def _charge(state: State, view: View, returned: Collection[str]) -> State:
         there = [seen for seen in view.nodes.values() if seen.alive and seen.member and not seen.member.leaving]
         state = rolled_back(state, next((failure for failure in failures if failure.rollback), None), len(there))
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
-    return replace(state, cause=None, grace=0.0, spent=spent, failures=failures if cause is Cause.WORKER else ())
+    kept = _shortened(failures) if cause is Cause.WORKER else ()
+    return replace(state, cause=None, grace=0.0, spent=spent, failures=kept)
 
 
 def _unfinished(state: State, finished: Collection[str]) -> str:
@@ -465,6 +469,11 @@ def _failures(state: State, view: View) -> tuple[Failure, ...]:
     members = (view.nodes[node].member for node in state.ranks)
     found = [m.failure for m in members if m is not None and m.failure is not None]
     return tuple(sorted((f for f in found if f.round == state.round), key=_precedence))
+
+
+def _shortened(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
+    """Return the failures without the tracebacks of all but the first ones. The root cause is the first."""
+    return failures[:_TRACEBACKS] + tuple(replace(failure, traceback="") for failure in failures[_TRACEBACKS:])
 
 
 def _precedence(failure: Failure) -> tuple[bool, bool, float, int]:

@@ -1047,6 +1047,16 @@ def test_reports_are_kept_root_cause_first() -> None:
     assert decided.failures == (failure("b", 1, 2.0), failure("a", 1, 3.0))
 
 
+def test_the_first_reports_keep_their_tracebacks_and_all_keep_their_messages() -> None:
+    reports = [replace(failure(name, 1, 9.0), traceback=f"of {name}") for name in "abcdefghij"]
+    reports[9] = replace(reports[9], happened=1.0)
+    seen = view(*(ready(name, 1, failure=report) for name, report in zip("abcdefghij", reports, strict=True)))
+    decided = decide(joining("abcdefghij", Cause.WORKER, given=settings(1, 10, last_call=0.0)), seen).next
+    assert decided is not None
+    assert [report.message for report in decided.failures] == ["ValueError"] * 10
+    assert [report.traceback for report in decided.failures] == [*(f"of {name}" for name in "jabcdefg"), "", ""]
+
+
 # The user: close and reopen
 
 
