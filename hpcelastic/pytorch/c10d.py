@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # if torch was built with them
@@ -147,8 +148,7 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
     An agent serves the store if it runs on the host in ``endpoint``, or as ``is_host`` says if that is given.
     """
     if endpoint.startswith("file:"):
-        # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.
-        return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
+        return StoreRecords(_file_store(Path(endpoint.removeprefix("file:")), agent), run_id, agent=agent)
     host, port = _parse_endpoint(endpoint)
     reconnect = partial(_connected_client, host, port)
     if not agent:
@@ -161,6 +161,19 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
                 )
         _wait_for_server(host, port)
         return StoreRecords(_client(host, port), run_id, agent=True, reconnect=reconnect)
+
+
+def _file_store(path: Path, agent: bool) -> FileStore:
+    """Open the store in a file, which only an agent creates. Raises StoreError."""
+    if not path.parent.is_dir() or path.is_dir():  # torch would wait for a missing directory and hold the interpreter
+        raise StoreError(f"rendezvous.endpoint is file:{path}; name a file in a directory that exists on this node")
+    if not agent and not path.exists():
+        raise StoreError(f"{path}: no agent has created this store")
+    try:
+        # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.
+        return FileStore(str(path), -1)
+    except (RuntimeError, OSError) as error:
+        raise StoreError(f"{path}: can't be used as a store of torch ({error})") from error
 
 
 def _parse_endpoint(endpoint: str) -> tuple[str, int]:

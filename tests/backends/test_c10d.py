@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, TCPStore
@@ -34,6 +35,24 @@ def test_an_endpoint(endpoint: str, host: str, port: int) -> None:
 def test_no_endpoint(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="write HOST:PORT"):
         connect(endpoint, "r", True)
+
+
+@pytest.mark.parametrize("path", [".", "no-such-directory/store"])
+def test_no_file_for_a_store(path: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="name a file in a directory that exists on this node"):
+        connect(f"file:{tmp_path / path}", "r", True)
+
+
+def test_a_file_that_no_store_can_use_is_an_error() -> None:
+    with pytest.raises(StoreError, match=r"/proc/version: can't be used as a store of torch"):
+        connect("file:/proc/version", "r", True)
+
+
+def test_a_reader_creates_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no agent has created this store"):
+        connect(f"file:{tmp_path / 'store'}", "r", False)
+    connect(f"file:{tmp_path / 'store'}", "r", True).set("a", "1")
+    assert connect(f"file:{tmp_path / 'store'}", "r", False).all("") == {"a": "1"}
 
 
 def test_this_machine() -> None:
