@@ -13,6 +13,7 @@ from hpcelastic.backends.server_address import (
     write_address,
 )
 from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.network.sockets import endpoint
 from hpcelastic.protocol.settings import EMBEDDED, Settings
 from hpcelastic.storage.paths import RunPaths
 
@@ -69,7 +70,7 @@ def _first_node_address(paths: RunPaths, identity: NodeIdentity, report: Callabl
     if identity.order:
         report("waiting for the first node of the job, which serves the rendezvous")
         return await_address(paths, identity.job, identity.restart, _TIMEOUT)
-    host = f"[{identity.address}]" if ":" in identity.address else identity.address
-    own = ServerAddress(f"{host}:{_FIRST_PORT + int(identity.job) % 10000}", identity.job, identity.restart)
+    address = endpoint(identity.address, _FIRST_PORT + int(identity.job) % 10000)
+    own = ServerAddress(address, identity.job, identity.restart)
     write_address(paths, own)
     return own.address
