@@ -24,7 +24,7 @@ from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.submissions import provenance
-from hpcelastic.api.watching import POLL, Patience, run_in_thread, start_watcher
+from hpcelastic.api.watching import POLL, ErrorTolerance, run_in_thread, start_watcher
 from hpcelastic.api.why import Why, why, why_all
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError, RunFailed
@@ -94,13 +94,13 @@ class Run:
 
     def _wait(self, timeout: float | None, cancelled: threading.Event) -> RunStatus:
         deadline = None if timeout is None else time.monotonic() + timeout
-        monitor, patience = LivenessMonitor(self._reader), Patience(self.name)
+        monitor, errors = LivenessMonitor(self._reader), ErrorTolerance(self.name)
 
         def look() -> State | RunStatus:
             state = _checked_state(self._reader, monitor)
             return self.status() if state.phase.final else state
 
-        while not isinstance(found := patience.attempt(look), RunStatus) and not cancelled.is_set():
+        while not isinstance(found := errors.attempt(look), RunStatus) and not cancelled.is_set():
             left = POLL if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 how = f"{found.phase.value}, {found.reason}" if found else "its directory cannot be read"
@@ -166,11 +166,11 @@ class Run:
 
         With ``follow``, waits for new lines until the run ends. Raises RunFailed like `wait`, after all written lines.
         """
-        follower, patience = LogFollower(self._paths.root, rank, round), Patience(self.name)
+        follower, errors = LogFollower(self._paths.root, rank, round), ErrorTolerance(self.name)
         monitor = LivenessMonitor(self._reader) if follow else None
         while True:
             try:
-                state = patience.attempt(lambda: _checked_state(self._reader, monitor))
+                state = errors.attempt(lambda: _checked_state(self._reader, monitor))
             except RunFailed:
                 yield from follower.lines(rest=True)
                 raise

@@ -26,14 +26,14 @@ POLL = 1.0
 """Seconds between two polls of a run's directory."""
 
 
-_PATIENCE = 600.0
-"""Seconds for which a caller bears errors of a run that it has already read."""
+_ERROR_TIMEOUT = 600.0
+"""Seconds for which errors of a run are tolerated that was read before."""
 
 
-class Patience:
-    """Bears errors of the run ``name`` for some minutes, because the run may survive them.
+class ErrorTolerance:
+    """Tolerates errors of the run ``name`` for some minutes, because the run may survive them.
 
-    It does not bear an error of the first attempt, such as that of a damaged run.
+    An error of the first attempt is not tolerated, such as that of a damaged run.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,11 +42,11 @@ class Patience:
         self._last_error = ""
 
     def attempt(self, read: Callable[[], T]) -> T | None:
-        """Return what ``read`` returns, or None if that raises an error which is borne. Logs such an error once."""
+        """Return what ``read`` returns, or None after an error that is tolerated. Logs such an error once."""
         try:
             found = read()
         except (OSError, StoreError) as error:
-            if self._read_at is None or time.monotonic() - self._read_at > _PATIENCE:
+            if self._read_at is None or time.monotonic() - self._read_at > _ERROR_TIMEOUT:
                 raise
             self.report(error)
             return None
@@ -108,7 +108,7 @@ def start_watcher(
 
 def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
     """Yield the run's status now and after each change, until its end. Raises RunFailed if no agent and job is left."""
-    monitor, last, patience = LivenessMonitor(run), None, Patience(run.name)
+    monitor, last, errors = LivenessMonitor(run), None, ErrorTolerance(run.name)
     while not cancelled.is_set():
         try:
             backend = run.backend()
@@ -116,7 +116,7 @@ def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
             status = status_of(run.paths, backend, state)
             monitor.check(state)
         except (OSError, StoreError) as error:  # the run may survive this error
-            patience.report(error)
+            errors.report(error)
         else:
             if status != last:
                 yield status

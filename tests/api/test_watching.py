@@ -397,7 +397,7 @@ def test_a_wait_survives_errors_of_the_directory(
 
 def test_a_wait_ends_with_an_error_that_stays(created: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "read_state", read_with_errors(created, 3))
-    monkeypatch.setattr(watching, "_PATIENCE", -1)
+    monkeypatch.setattr(watching, "_ERROR_TIMEOUT", -1)
     with pytest.raises(StoreError, match="the server is away"):
         Run(created.root).wait(TIMEOUT)
 
