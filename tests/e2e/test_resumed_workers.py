@@ -253,16 +253,16 @@ main()
     assert run.events("worker ended")[0]["exit_code"] == 1
 
 
-def test_a_failed_collective_without_a_cause_spends_a_restart(shell: Shell) -> None:
-    code = """
+COLLECTIVE_FAILS = """
 def step():
     if context().round == 1 and context().rank == 1:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
     train()
-
-main()
 """
-    run = Run(shell, TRAINS + code, 2)
+
+
+def test_a_failed_collective_without_a_cause_spends_a_restart(shell: Shell) -> None:
+    run = Run(shell, TRAINS + COLLECTIVE_FAILS + "\nmain()\n", 2)
     assert run.await_round(2, 2) == run.pids(1)
     assert "a collective has failed" in run.finish()
     interrupted = [event for event in run.events("worker interrupted") if event["rank"] == 1]
@@ -274,17 +274,12 @@ def test_a_failed_collective_in_a_child_of_a_worker_ends_the_child(shell: Shell)
     code = """
 import subprocess
 
-def step():
-    if context().round == 1 and context().rank == 1:
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
-    train()
-
 if "child" in sys.argv:
     main()
 else:
     sys.exit(subprocess.run([sys.executable, *sys.argv, "child"]).returncode)
 """
-    run = Run(shell, TRAINS + code, 2)
+    run = Run(shell, TRAINS + COLLECTIVE_FAILS + code, 2)
     run.await_round(2, 2)
     assert "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer" in run.finish()
     assert run.events("worker interrupted") == []
