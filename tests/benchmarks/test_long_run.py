@@ -19,7 +19,7 @@ def test_a_long_run_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert end.agents > half.agents and end.faults > 1.8 * half.faults
     for size in (half, end):
         assert size.counted == size.faults
-        assert size.largest_log < 100_000
+        assert size.largest_log < 160_000  # 80 rounds and the pause until the next removal; 370 kB if all stay
         assert size.leases < 12
     assert end.account < 1.5 * half.account + 50_000
     assert end.agent < 1.5 * half.agent

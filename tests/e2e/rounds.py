@@ -120,8 +120,9 @@ class Run:
         return [event for event in lines if event["event"] == kind]
 
     def replaced(self, before: dict[int, int], round: int) -> set[int]:
-        """Return the ranks of round 1, in the processes ``before``, that have other processes in a later round.
+        """Return the ranks of round 1, in the processes ``before``, whose processes are not in a later round.
 
+        A worker that stays may have another rank: its peers may have begun a round without a node that came late.
         A worker that was killed because it was not parked in time does not count: gloo sometimes keeps a worker in a
         collective whose peer was killed, or that left while they connected (docs/workers.md). But not all of them can
         be such workers.
@@ -129,14 +130,14 @@ class Run:
         ended = [event for event in self.departures() if event["round"] < round and event.get("seconds") is not None]
         slow = {(event["node"], event["round"]) for event in ended if event["seconds"] >= WorkerSettings.park_grace}
         of_slow = {
-            int(rank)
+            rank
             for event in self.events("workers started")
             if (event["node"], event["round"]) in slow
-            for rank, pid in event["pids"].items()
-            if before.get(int(rank)) == pid
+            for rank, pid in before.items()
+            if pid in event["pids"].values()
         }
-        after = self.pids(round)
-        replaced = {rank for rank, pid in before.items() if after.get(rank) != pid}
+        after = self.pids(round).values()
+        replaced = {rank for rank, pid in before.items() if pid not in after}
         return replaced if replaced == {*before} else replaced - of_slow
 
     def departures(self) -> list[dict[str, Any]]:
