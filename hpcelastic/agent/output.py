@@ -6,13 +6,14 @@ A log is copied to the agent's own output, each line with a prefix. Lines with c
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, TypeAlias
 
 from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import files
+from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import RunPaths
 
 _POLL_INTERVAL = 0.2
@@ -35,7 +36,7 @@ def make_logs(paths: RunPaths, settings: LogSettings) -> None:
         if not paths.logs.is_symlink():
             files.make_directory(paths.logs, within=paths.root)
         return
-    wanted = Path(os.path.expandvars(settings.directory)).expanduser().absolute() / paths.root.name
+    wanted = expand_home(os.path.expandvars(settings.directory)).absolute() / paths.root.name
     files.make_directory(wanted)
     with contextlib.suppress(FileExistsError):
         os.symlink(wanted, paths.logs)
@@ -74,7 +75,7 @@ class Tee:
         while not last:
             last = self._done.wait(_POLL_INTERVAL)
             for tail, copies in tails:
-                lines = tail.read(rest=last)
+                lines = [*tail.read(rest=last)]
                 for prefix, output, texts in copies:
                     wanted = [line for line in lines if not texts or any(text in line for text in texts)]
                     if wanted:
@@ -98,18 +99,17 @@ class LogTail:
         self._path = path
         self._offset = offset
 
-    def read(self, *, rest: bool = False) -> list[str]:
-        """Return the lines that are new since the last call, and with ``rest`` also an unfinished one.
+    def read(self, *, rest: bool = False) -> Iterator[str]:
+        """Yield the lines that are new since the last call, and with ``rest`` also an unfinished one.
 
-        Return none if there is no file.
+        Yield none if there is no file. A log is read line by line, because it may be larger than the memory.
         """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        if not rest:
-            data = data[: data.rfind(b"\n") + 1]
-        self._offset += len(data)
-        return data.decode(errors="replace").splitlines()
+        with contextlib.suppress(OSError), self._path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            file.seek(self._offset)
+            while self._offset < end:  # what is written meanwhile is left for the next call
+                line = file.readline()
+                if not line or not (rest or line.endswith(b"\n")):
+                    return
+                self._offset += len(line)
+                yield from line.decode(errors="replace").splitlines()

@@ -1,6 +1,7 @@
 """Follow the workers' output."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcelastic.agent.output import LogTail
@@ -27,15 +28,14 @@ class LogFollower:
         self._first = 0
         """The oldest round whose logs may still grow."""
 
-    def lines(self, *, rest: bool = False) -> list[str]:
-        """Return the new lines since the last call as ``[ROUND.RANK] LINE``; with ``rest``, unfinished lines too."""
-        found = []
+    def lines(self, *, rest: bool = False) -> Iterator[str]:
+        """Yield the new lines since the last call as ``[ROUND.RANK] LINE``; with ``rest``, unfinished lines too."""
         logs = self._logs(0 if rest else self._first)
         self._first = _first_growing(logs)
         for path, round, rank in logs:
             tail = self._tails.setdefault(path, LogTail(path))
-            found += [f"[{round}.{rank}] {line}" for line in tail.read(rest=rest or round < self._first)]
-        return found
+            for line in tail.read(rest=rest or round < self._first):
+                yield f"[{round}.{rank}] {line}"
 
     def skip(self, keep: int = 0) -> list[str]:
         """Skip the lines written so far. Returns the last ``keep`` of them, or fewer if they are long."""
@@ -49,8 +49,9 @@ class LogFollower:
                 continue
             start = max(0, size - keep * _LINE)
             tail = self._tails[path] = LogTail(path, start)
-            lines = tail.read(rest=True) if keep else []
-            found += [f"[{round}.{rank}] {line}" for line in lines[start > 0 :]]
+            if keep:  # else the logs are not read
+                lines = [*tail.read(rest=True)]
+                found += [f"[{round}.{rank}] {line}" for line in lines[start > 0 :]]
         return found[-keep:] if keep else []
 
     def _logs(self, first: int = 0) -> list[tuple[Path, int, int]]:

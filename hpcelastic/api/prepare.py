@@ -28,6 +28,7 @@ from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
 from hpcelastic.slurm.server import embedded_server
 from hpcelastic.storage import files
+from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import RunPaths
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -44,7 +45,7 @@ def run_paths(config: JobConfig) -> RunPaths:
     given = os.path.expandvars(config.run.directory)
     if "$" in given:
         raise ConfigError(f"run.directory is {config.run.directory!r}, but the variable is not set; set or replace it")
-    directory = os.path.abspath(Path(given).expanduser())  # without "..", which mkdir does not resolve
+    directory = os.path.abspath(expand_home(given))  # without "..", which mkdir does not resolve
     return RunPaths(Path(directory) / str(config.run.name))
 
 

@@ -17,6 +17,7 @@ from hpcelastic.errors import ConfigError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.slurm.environment import slurm_task, step_rank
+from hpcelastic.storage.home import expand_home
 
 _WIDTH = 100
 _CHECK = 22
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, members: Members) -> int:
-    directory = Path(os.path.abspath(Path(args.dir).expanduser()))
+    directory = Path(os.path.abspath(expand_home(args.dir)))
     depth, progress = QUICK if args.quick else FULL, _report_progress if members.rank == 0 else _ignore_progress
     here = _local_node(args.interface, args.ports)
     diagnosis = examine(directory, members, here, depth, progress, benchmark=args.benchmark)

@@ -1,11 +1,11 @@
 """The endpoint of a rendezvous: a directory or a server."""
 
-from pathlib import Path
+import os
 
 
 def is_bare_name(text: str) -> bool:
     """True if ``text`` can be a host or a new directory: ``node1``, if no such path exists."""
-    return not {"/", ":"} & set(text) and not Path(text).expanduser().exists()
+    return not {"/", ":"} & set(text) and not os.path.exists(os.path.expanduser(text))
 
 
 def bare_name_error(what: str, text: str) -> str:

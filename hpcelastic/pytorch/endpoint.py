@@ -5,12 +5,17 @@ from pathlib import Path
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name
+from hpcelastic.errors import ConfigError
+from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import safe_name
 
 
 def run_directory(params: RendezvousParameters) -> Path:
     """Return the run's directory, ``params.endpoint``/``params.run_id``. Raises ValueError that names a wrong flag."""
-    directory = Path(params.endpoint or "").expanduser()
+    try:
+        directory = expand_home(params.endpoint or "")
+    except ConfigError as error:
+        raise ValueError(f"--rdzv-endpoint: {error}") from None
     if not params.endpoint or (":" in params.endpoint and not directory.exists()):
         raise ValueError(
             f"--rdzv-endpoint is {params.endpoint!r}; the backend {params.backend} takes a directory that all nodes "

@@ -32,6 +32,7 @@ from hpcelastic.pytorch.logs import is_default_directory, log_directory, log_set
 from hpcelastic.pytorch.telemetry import EventContext, check_event_handler
 from hpcelastic.slurm.environment import slurm_task
 from hpcelastic.storage import files
+from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import RunPaths, safe_name
 from hpcelastic.worker import launched
 from hpcelastic.worker.function import PICKLED
@@ -292,7 +293,7 @@ def _node_identity(config: LaunchConfig) -> NodeIdentity:
 def _names_a_directory(endpoint: str) -> bool:
     if not endpoint or "://" in endpoint or endpoint.startswith("file:"):
         return False
-    return "/" in endpoint or Path(endpoint).expanduser().is_dir()
+    return "/" in endpoint or os.path.isdir(os.path.expanduser(endpoint))
 
 
 def _server(config: LaunchConfig) -> tuple[str, str] | None:
@@ -311,7 +312,7 @@ def _server(config: LaunchConfig) -> tuple[str, str] | None:
 def _shared_directory(config: LaunchConfig, run_id: str, server: tuple[str, str] | None) -> Path | None:
     """Return the run's directory that all nodes share; None for a run of one node without an endpoint."""
     endpoint = _RUNS_DIRECTORY if server else config.rdzv_endpoint.strip()
-    directory = Path(endpoint).expanduser().absolute()
+    directory = expand_home(endpoint).absolute()
     if not server and not _names_a_directory(endpoint):
         if config.max_nodes > 1:
             raise ConfigError(f"LaunchConfig.rdzv_endpoint is {endpoint!r}: name a directory that all nodes share")

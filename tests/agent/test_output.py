@@ -26,10 +26,10 @@ def append(path: Path, data: bytes) -> None:
 
 def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
     tail = LogTail(tmp_path / "log")
-    assert tail.read() == []
-    assert tail.read(rest=True) == []
+    assert [*tail.read()] == []
+    assert [*tail.read(rest=True)] == []
     append(tmp_path / "log", b"a\n")
-    assert tail.read() == ["a"]
+    assert [*tail.read()] == ["a"]
 
 
 def test_each_line_is_read_once_and_complete(tmp_path: Path) -> None:
@@ -37,10 +37,20 @@ def test_each_line_is_read_once_and_complete(tmp_path: Path) -> None:
     seen = []
     for piece in (b"a", b"b\n", b"", b"c\nd\n\ne", b"f", b"\n", b"g"):
         append(path, piece)
-        seen.append(tail.read())
+        seen.append([*tail.read()])
     assert seen == [[], ["ab"], [], ["c", "d", ""], [], ["ef"], []]
-    assert tail.read(rest=True) == ["g"]
-    assert tail.read(rest=True) == []
+    assert [*tail.read(rest=True)] == ["g"]
+    assert [*tail.read(rest=True)] == []
+
+
+def test_lines_that_are_written_while_a_log_is_read_are_left_for_the_next_time(tmp_path: Path) -> None:
+    tail, path = LogTail(tmp_path / "log"), tmp_path / "log"
+    append(path, b"a\nb\n")
+    lines = tail.read()
+    assert next(lines) == "a"
+    append(path, b"c\nd")
+    assert [*lines] == ["b"]
+    assert [*tail.read()] == ["c"]
 
 
 def test_a_character_that_is_written_in_parts_is_complete(tmp_path: Path) -> None:
@@ -48,14 +58,14 @@ def test_a_character_that_is_written_in_parts_is_complete(tmp_path: Path) -> Non
     data = "ü€🙂\n".encode()
     for i in range(len(data) - 1):
         append(path, data[i : i + 1])
-        assert tail.read() == []
+        assert [*tail.read()] == []
     append(path, data[-1:])
-    assert tail.read() == ["ü€🙂"]
+    assert [*tail.read()] == ["ü€🙂"]
 
 
 def test_any_bytes_are_shown(tmp_path: Path) -> None:
     append(tmp_path / "log", b"\xff\xfeok\n")
-    assert LogTail(tmp_path / "log").read() == ["\ufffd\ufffdok"]
+    assert [*LogTail(tmp_path / "log").read()] == ["\ufffd\ufffdok"]
 
 
 # Copies

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,18 @@ def test_the_selection_of_rank_and_round(
     write(tmp_path, 1, 1, "err", "b\n")
     write(tmp_path, 2, 0, "out", "c\n")
     (RunPaths(tmp_path).round_logs(1) / "rank-00000.error.json").write_text("{}\n")
-    assert LogFollower(tmp_path, rank, round).lines() == expected
+    assert [*LogFollower(tmp_path, rank, round).lines()] == expected
 
 
 def test_each_line_is_shown_once_and_complete(tmp_path: Path) -> None:
     follower = LogFollower(tmp_path)
-    assert follower.lines() == []
+    assert [*follower.lines()] == []
     write(tmp_path, 1, 0, "out", "one\ntw")
-    assert follower.lines() == ["[1.0] one"]
-    assert follower.lines() == []
+    assert [*follower.lines()] == ["[1.0] one"]
+    assert [*follower.lines()] == []
     write(tmp_path, 1, 0, "out", "o\nthr")
-    assert follower.lines() == ["[1.0] two"]
-    assert follower.lines(rest=True) == ["[1.0] thr"]
+    assert [*follower.lines()] == ["[1.0] two"]
+    assert [*follower.lines(rest=True)] == ["[1.0] thr"]
 
 
 def test_ranks_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_the_logs_of_old_rounds_are_not_opened_again(tmp_path: Path, monkeypatch
     opened: list[int] = []
     real = LogTail.read
 
-    def counted(tail: LogTail, *, rest: bool = False) -> list[str]:
+    def counted(tail: LogTail, *, rest: bool = False) -> Iterator[str]:
         opened.append(int(tail._path.parent.name.removeprefix("round-")))
         return real(tail, rest=rest)
 
@@ -62,13 +63,13 @@ def test_the_logs_of_old_rounds_are_not_opened_again(tmp_path: Path, monkeypatch
     for round in (1, 2, 3):
         write(tmp_path, round, 0, "out", f"{round}\nend")
     follower = LogFollower(tmp_path)
-    assert follower.lines() == ["[1.0] 1", "[1.0] end", "[2.0] 2", "[3.0] 3"]
+    assert [*follower.lines()] == ["[1.0] 1", "[1.0] end", "[2.0] 2", "[3.0] 3"]
     opened.clear()
     write(tmp_path, 2, 0, "out", " of 2\n")
     write(tmp_path, 4, 0, "out", "4\n")
-    assert follower.lines() == ["[2.0] end of 2", "[4.0] 4"]
+    assert [*follower.lines()] == ["[2.0] end of 2", "[4.0] 4"]
     assert opened == [2, 3, 4]
     opened.clear()
-    assert follower.lines() == [] and opened == [3, 4]
+    assert [*follower.lines()] == [] and opened == [3, 4]
     write(tmp_path, 1, 0, "out", "late\n")
-    assert follower.lines(rest=True) == ["[1.0] late", "[3.0] end"], "the last look sees all"
+    assert [*follower.lines(rest=True)] == ["[1.0] late", "[3.0] end"], "the last look sees all"
