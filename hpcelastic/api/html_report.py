@@ -72,7 +72,7 @@ class Report:
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the report to a file, and return its path. Raises OSError."""
         written = Path(path)
-        written.write_text(self.html)
+        written.write_text(self.html, encoding="utf-8")
         return written
 
     def _repr_html_(self) -> str:

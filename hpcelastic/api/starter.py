@@ -4,10 +4,12 @@ The files are templates of this package. Their values come from the partitions t
 """
 
 import re
+import shlex
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
+from hpcelastic.config.display import flow_style
 from hpcelastic.config.slurm import minutes
 from hpcelastic.errors import ConfigError
 from hpcelastic.slurm.partitions import Partition
@@ -37,12 +39,13 @@ def choose_partition(partitions: Sequence[Partition], name: str) -> Partition | 
 
 def starter_files(partitions: Sequence[Partition], chosen: Partition | None, script: str) -> dict[str, str]:
     """Return the text of the job file and of the batch script, by their names."""
-    values = _values(partitions, chosen) | {"script": script, "directory": "runs"}
+    values = _values(partitions, chosen) | {"directory": "runs"}
+    values |= {"yaml_script": flow_style(script), "shell_script": shlex.quote(script)}
     return {name: _FIELD.sub(lambda field: values[field[1]], template(name)) for name in ("job.yaml", "job.sbatch")}
 
 
 def template(name: str) -> str:
-    return (resources.files("hpcelastic") / "templates" / f"{name}.txt").read_text()
+    return (resources.files("hpcelastic") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def write_files(directory: Path, texts: dict[str, str], *, force: bool) -> None:
@@ -52,7 +55,7 @@ def write_files(directory: Path, texts: dict[str, str], *, force: bool) -> None:
         raise ConfigError(f"{directory / existing[0]} exists; remove it, name another directory, or add --force")
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def _values(partitions: Sequence[Partition], chosen: Partition | None) -> dict[str, str]:

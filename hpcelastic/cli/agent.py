@@ -20,7 +20,7 @@ from hpcelastic.agent.settings import AgentSettings, HangSettings, StragglerSett
 from hpcelastic.bootstrap import Task, local_identity, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
-from hpcelastic.cli.parser import RenamedFlag
+from hpcelastic.cli.parser import RenamedFlag, number_of
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.pairs import read_settings, split_pairs
@@ -38,6 +38,7 @@ from hpcelastic.protocol.settings import (
 )
 from hpcelastic.slurm.environment import outside_of_steps, slurm_task
 from hpcelastic.slurm.restart import FIRST, Restart, start_agent
+from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import RunPaths
 
 T = TypeVar("T")
@@ -102,7 +103,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-requeues", type=int, metavar="N", help="maximum number of requeues of the job by its agents"
     )
     job.add_argument(
-        "--warning", type=float, metavar="SECONDS", help="the value N in the #SBATCH --signal=USR2@N of the job"
+        "--warning",
+        type=number_of("seconds", or_zero=True),
+        metavar="SECONDS",
+        help="the value N in the #SBATCH --signal=USR2@N of the job",
     )
     job.add_argument("--no-requeue", action="store_true", help="do not requeue the job after a preemption")
     where = parser.add_argument_group("the node of this agent (defaults: detected)")
@@ -314,11 +318,13 @@ def _location(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
 
 def _is_server(text: str) -> bool:
     servers = text == EMBEDDED or all(_HOST.fullmatch(part.partition("//")[2] or part) for part in text.split(","))
-    return text.startswith(("file:", "http://", "https://")) or (servers and not Path(text).expanduser().exists())
+    if text.startswith(("file:", "http://", "https://")):
+        return True
+    return servers and not os.path.exists(os.path.expanduser(text))
 
 
 def _directory(flag: str, text: str) -> Path:
-    directory = Path(text).expanduser().absolute()
+    directory = expand_home(text).absolute()
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{flag} is {text!r}, but {directory} is a file; write a directory that all nodes share")
     return directory

@@ -1,13 +1,13 @@
 """``hpcelastic clean``: show what old runs take on the filesystem, and remove them on request."""
 
 import argparse
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from hpcelastic.api.cleaning import OldRun, old_runs, remove_remains, remove_run
 from hpcelastic.cli.json_output import add_json, print_json
+from hpcelastic.cli.parser import number_of
 from hpcelastic.errors import ConfigError
 
 _RUNS = "runs"
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--older-than",
-        type=float,
+        type=number_of("days", or_zero=True),
         default=_OLDER_THAN,
         metavar="DAYS",
         help=f"days since the last change of a run that may be removed (default: {_OLDER_THAN:g})",
@@ -35,8 +35,6 @@ def run(args: argparse.Namespace) -> int:
     directory = Path(args.directory)
     if not directory.is_dir():
         raise ConfigError(f"{directory.absolute()}: no such directory; write the directory of your runs")
-    if not (math.isfinite(args.older_than) and args.older_than >= 0):
-        raise ConfigError(f"--older-than is {args.older_than}; write a number of days, 0 or more")
     age, errors = args.older_than * _DAY, list[OSError]()
     runs = old_runs(directory, age, with_checkpoints=args.checkpoints)
     if args.delete:

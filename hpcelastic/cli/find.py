@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcelastic.api.registry import locate, runs_in
-from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.connect import RunReader, creation_time
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage.paths import RunPaths
 
@@ -68,4 +68,12 @@ def _find(name: str | None, runs: Path) -> Path:
     found = runs_in(runs)
     if not found:
         raise ConfigError(f"{runs.absolute()}: contains no run; write the run's directory, or use --in DIR")
-    return max(found, key=lambda run: run.stat().st_ctime)
+    return max(found, key=_created)
+
+
+def _created(run: Path) -> float:
+    """Return when a run was created, in seconds since the epoch; 0 if it has just been removed."""
+    try:
+        return creation_time(RunPaths(run))
+    except OSError:
+        return 0.0

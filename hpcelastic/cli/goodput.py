@@ -5,12 +5,14 @@ import argparse
 from hpcelastic.api.goodput import goodput_of
 from hpcelastic.cli.find import add_runs, find_readers
 from hpcelastic.cli.json_output import add_json, print_json
+from hpcelastic.cli.parser import number_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs(parser)
     add_json(parser, "an array of JSON objects, one for each run")
-    parser.add_argument("--price", type=float, metavar="P", help="price of a node for an hour, to show what was lost")
+    price = number_of("units of money", or_zero=True)
+    parser.add_argument("--price", type=price, metavar="P", help="price of a node for an hour, to show what was lost")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,13 +1,13 @@
 """``hpcelastic metrics``: metrics of runs for Prometheus."""
 
 import argparse
-import math
 import sys
 import threading
 import time
 from pathlib import Path
 
 from hpcelastic.cli.find import add_runs, find_all
+from hpcelastic.cli.parser import number_of
 from hpcelastic.errors import ConfigError
 
 _FILE = "hpcelastic.prom"
@@ -22,15 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--listen", metavar="[HOST:]PORT", help="serve the metrics over HTTP until Ctrl-C")
     parser.add_argument(
         "--every",
-        type=float,
+        type=number_of("seconds"),
         metavar="S",
         help="write the file again after so many seconds, until Ctrl-C (default: once)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.every is not None and not (math.isfinite(args.every) and args.every > 0):
-        raise ConfigError(f"--every is {args.every}; write a number of seconds, more than 0")
     try:
         from prometheus_client import generate_latest, start_http_server, write_to_textfile
     except ImportError as error:

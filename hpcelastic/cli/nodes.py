@@ -1,7 +1,6 @@
 """``hpcelastic nodes``: show the record of bad nodes that runs of several users share, and forgive nodes."""
 
 import argparse
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.cli.json_output import add_json, print_json
+from hpcelastic.cli.parser import number_of
 from hpcelastic.config import read_site
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.node_record import Entry, NodeRecord
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--days",
-        type=float,
+        type=number_of("days"),
         default=_DAYS,
         metavar="DAYS",
         help=f"show the incidents of the last days (default: {_DAYS:g})",
@@ -58,8 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (math.isfinite(args.days) and args.days > 0):
-        raise ConfigError(f"--days is {args.days}; write a number of days, more than 0")
     directory = Path(args.record) if args.record else _record_of_site()
     record = NodeRecord(directory)
     record.check()

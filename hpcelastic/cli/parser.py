@@ -2,8 +2,10 @@
 
 import argparse
 import difflib
+import math
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hpcelastic.errors import ConfigError
@@ -25,6 +27,22 @@ class Parser(argparse.ArgumentParser):
             return f"write {key}=VALUE after the job file; only hpcelastic agent takes the options of torchrun"
         close = difflib.get_close_matches(unknown, self._option_string_actions, 1, 0.7)
         return f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+
+
+def number_of(unit: str, *, or_zero: bool = False) -> Callable[[str], float]:
+    """Return the ``type`` of an argument: a finite number of ``unit`` more than 0, or with ``or_zero`` also 0."""
+    least = "0 or more" if or_zero else "more than 0"
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+            raise argparse.ArgumentTypeError(f"write a number of {unit}, {least}, not {text!r}")
+        return value
+
+    return number
 
 
 class RenamedFlag(argparse.Action):

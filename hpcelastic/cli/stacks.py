@@ -6,13 +6,18 @@ import sys
 from hpcelastic.api.stacks import stacks
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.cli.json_output import add_json, print_json
+from hpcelastic.cli.parser import number_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, optional=True)
     add_json(parser, "a JSON object with the text of each node")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for all nodes (default: %(default)g)"
+        "--timeout",
+        type=number_of("seconds"),
+        default=10.0,
+        metavar="S",
+        help="seconds to wait for all nodes (default: %(default)g)",
     )
 
 

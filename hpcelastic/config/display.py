@@ -24,7 +24,7 @@ def show(resolved: Resolved) -> str:
 
 
 def _rows(path: KeyPath, value: Any, origins: Mapping[str, str]) -> Iterator[Row]:
-    key = "  " * (len(path) - 1) + _flow(path[-1]) + ":"
+    key = "  " * (len(path) - 1) + flow_style(path[-1]) + ":"
     if isinstance(value, NodeRange) and not value.spares and value.multiple == 1:
         text = str(value.min) if value.min == value.max else f"{value.min}..{value.max}"
         yield f"{key} {text}", ", ".join(dict.fromkeys(origins[dotted((*path, end))] for end in ("min", "max")))
@@ -33,7 +33,7 @@ def _rows(path: KeyPath, value: Any, origins: Mapping[str, str]) -> Iterator[Row
         for name, inner in items:
             yield from _rows((*path, name), inner, origins)
     else:
-        yield f"{key} {_flow(value)}", origins[dotted(path)]
+        yield f"{key} {flow_style(value)}", origins[dotted(path)]
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -43,10 +43,10 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from value.items()
 
 
-def _flow(value: Any) -> str:
+def flow_style(value: Any) -> str:
     """Return a value on one line: plain text if every YAML version reads it back unchanged, else quoted."""
     if isinstance(value, tuple):
-        return f"[{', '.join(_flow(item) for item in value)}]"
+        return f"[{', '.join(flow_style(item) for item in value)}]"
     if isinstance(value, str):
         return value if _is_plain(value) else _quoted(value)
     return json.dumps(dict(value) if isinstance(value, Mapping) else value)

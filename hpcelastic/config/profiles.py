@@ -93,7 +93,7 @@ def _checked(document: Document) -> dict[str, Any]:
     else:
         document.add_problem(("profiles",), "contains no profiles; write profiles: {NAME: {KEY: VALUE}}")
     default = document.value.get("default_profile")
-    if default is not None and isinstance(profiles, dict) and default not in profiles:
+    if default is not None and isinstance(profiles, dict) and default not in [*profiles]:  # it may not be hashable
         document.add_problem(
             ("default_profile",), f"there is no profile {default!r}; the profiles are {', '.join(profiles) or 'none'}"
         )

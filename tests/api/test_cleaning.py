@@ -190,8 +190,8 @@ def test_what_cannot_be_removed_is_reported(shell: Shell, monkeypatch: pytest.Mo
     ("arguments", "problem"),
     [
         (["nowhere"], "no such directory; write the directory of your runs"),
-        (["--older-than=-1", "."], "--older-than is -1.0; write a number of days, 0 or more"),
-        (["--older-than=nan", "."], "--older-than is nan; write a number of days"),
+        (["--older-than=-1", "."], "argument --older-than: write a number of days, 0 or more, not '-1'; see"),
+        (["--older-than=nan", "."], "argument --older-than: write a number of days, 0 or more, not 'nan'"),
     ],
 )
 def test_wrong_arguments_are_refused(shell: Shell, arguments: list[str], problem: str) -> None:

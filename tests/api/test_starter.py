@@ -1,5 +1,6 @@
 """The first files of a project: their values, and that they are a job that runs."""
 
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,15 @@ def test_the_request(
         assert f"#SBATCH --partition={chosen.name}\n" in texts["job.sbatch"]
     assert not [text for text in texts.values() if "{{" in text]
     assert subprocess.run(["bash", "-n", str(tmp_path / "job.sbatch")]).returncode == 0
+
+
+def test_the_name_of_a_script_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a #b: 'ü'.py"
+    monkeypatch.chdir(tmp_path)
+    texts = starter_files([], None, name)
+    write_files(tmp_path, {**texts, name: ""}, force=False)
+    assert load("job.yaml", []).config.entrypoint.script == name
+    assert shlex.quote(name) in texts["job.sbatch"]
 
 
 @pytest.fixture

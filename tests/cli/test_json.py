@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import json
+import math
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hpcelastic.api.status import NodeStatus, RunStatus
 from hpcelastic.api.why import Why
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import COMMANDS, main
+from hpcelastic.cli.json_output import print_json
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Phase
@@ -53,6 +55,12 @@ def test_the_status(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     assert (status["name"], status["directory"], status["phase"]) == ("r", str(run.root), "failed")
     assert status["failures"][0]["message"] == "ValueError: no"
     assert {*status} == {field.name for field in fields(RunStatus)}
+
+
+def test_a_number_that_json_cannot_express_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"losses": (1.5, math.nan, math.inf), "progress": Progress(7, None, None, math.nan, 0.0)})
+    shown = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert shown["losses"] == [1.5, None, None] and shown["progress"]["loss"] is None
 
 
 def test_the_list(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:

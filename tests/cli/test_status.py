@@ -37,6 +37,20 @@ def test_the_exit_status_shows_a_run_without_success(
     assert f"phase      {phase.value}" in capsys.readouterr().out
 
 
+def test_the_newest_run_is_the_one_that_was_created_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("older", "newer"):
+        paths = RunPaths(tmp_path / "runs" / name)
+        for directory in (paths.register, paths.leases):
+            directory.mkdir(parents=True)
+        open_run(FileBackend(paths), name, Settings(), "test")
+    (tmp_path / "runs" / "older" / "note").touch()  # this changes its directory
+    assert main(["status"]) == 0
+    assert "newer" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("action", "shown"), [("restart", True), ("report", True), ("none", False), ("", False)])
 def test_a_hang_is_shown_with_what_followed(
     action: HangAction, shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -144,6 +144,11 @@ RUNS = [
         "/proc/runs/r: cannot be created … set run.directory",
     ),
     Wrong("directory-unwritable-below", "run job.yaml run.directory=new/../mod.py/runs", "mod.py is a file"),
+    Wrong(
+        "directory-of-unknown-user",
+        "run job.yaml run.directory=~no-such-user/runs",
+        "~no-such-user/runs: this machine does not know the home directory ~no-such-user; write the whole path",
+    ),
     Wrong("name-unusable", "run job.yaml run.name=a/b", "run.name … 'a/b' … letters, digits"),
     Wrong("resume-without-run", "run job.yaml --resume", "runs/r: there is no run to resume; remove --resume"),
     Wrong("nodes-below-min", "run job.yaml nodes=2..3 --nodes 1", "--nodes is 1, less than nodes.min, 2"),
@@ -159,6 +164,11 @@ AGENTS = [
         "agent-endpoint-host",
         "agent --rdzv-endpoint node1:29400 train.py",
         "'node1:29400', a host and a port … write a directory",
+    ),
+    Wrong(
+        "agent-endpoint-of-unknown-user",
+        "agent --rdzv-endpoint ~no-such-user/runs train.py",
+        "does not know the home directory ~no-such-user",
     ),
     Wrong(
         "agent-endpoint-name",
@@ -299,6 +309,7 @@ COMMAND_LINES = [
     Wrong("unknown-flag", "run job.yaml --nodez 3", "--nodez 3; did you mean --nodes?"),
     Wrong("flag-without-value", "run job.yaml --nodes", "--nodes: expected one argument"),
     Wrong("flag-not-a-number", "logs r --rank first", "--rank … 'first'"),
+    Wrong("flag-not-finite", "stacks r --timeout nan", "--timeout: write a number of seconds, more than 0, not 'nan'"),
     Wrong("config-unknown-action", "config sho job.yaml", "'sho' … 'show'"),
 ]
 

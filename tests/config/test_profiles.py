@@ -126,6 +126,11 @@ WRONG = {
         None,
         r"^mine\.yaml:1: default_profile: there is no profile 'b'",
     ),
+    "default that is no name": (
+        "default_profile: [a]\nprofiles: {a: }\n",
+        None,
+        r"^mine\.yaml:1: default_profile: there is no profile \['a'\]",
+    ),
     "unknown profile": (PROFILES, "lagre", r"^mine\.yaml: there is no profile lagre; did you mean large\?$"),
     "unlike any": (PROFILES, "x", r"^mine\.yaml: there is no profile x; the profiles are small, large, empty$"),
     "two for the cluster": (

@@ -245,7 +245,7 @@ def test_the_report(directory: Path, record: NodeRecord, capsys: pytest.CaptureF
 
 
 WRONG = {
-    ("--days", "0"): "--days is 0.0; write a number of days",
+    ("--days", "0"): "argument --days: write a number of days, more than 0, not '0'",
     ("--forgive",): "write the nodes that are repaired",
     ("n9", "--forgive"): "n9: no incident is recorded",
 }
