@@ -23,7 +23,7 @@ from hpcelastic.agent.batch_system import (
 )
 from hpcelastic.agent.commands import can_be_forked, worker_arguments
 from hpcelastic.agent.environment import RunFacts, common_environment
-from hpcelastic.agent.event_loop import EventLoop, readable
+from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.faulty_node import FaultyNode
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
@@ -51,6 +51,7 @@ from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.errors import CrashLoop, HpcElasticError, RunFailed
 from hpcelastic.health.hardware import HardwareFinding
 from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.events import AgentRestarted, JobEligible, Leaving, RunEnded, SignalReceived
 from hpcelastic.protocol.node import (
@@ -113,8 +114,7 @@ class Agent:
         """
         make_logs(self._spec.paths, self._spec.agent.logs)
         with contextlib.ExitStack() as stack:
-            control_page = ControlPage.make(self._spec.member.local_world_size)
-            stack.callback(control_page.close)
+            control_page = stack.enter_context(contextlib.closing(ControlPage.make(self._spec.member.local_world_size)))
             stack.enter_context(self._session)
             stack.enter_context(self._signals())
             self._loop.watch(self._inbox, self._inbox.clear_wakeups)
@@ -126,6 +126,7 @@ class Agent:
             hardware = HardwareWatch(sources_of(environ), seconds, self._inbox.deliver, self._report)
             stack.callback(hardware.close)
             stack.callback(self._batch_system.stop)
+            stack.callback(self._finish_work)
             stack.callback(self._depart, self._supervisor)
             if self._spec.restart:
                 self._report(f"the agent on this node has died ({self._spec.died}) and was started again")
@@ -142,10 +143,8 @@ class Agent:
         collector, self._watchdog = StackCollector(control_page.seats), Watchdog(agent.hangs, control_page)
         totals, requests = TotalsWriter(session, control_page), GroupRequests(session)
         self._watches = StragglerWatch(session, agent.stragglers, self._watchdog), totals, requests
-        stack.callback(totals.close)
-        stack.callback(requests.close)
-        stack.callback(collector.close)
-        stack.callback(self._watchdog.close)
+        for part in (totals, requests, collector, self._watchdog):
+            stack.callback(part.close)
         self._stacks = StackRecorder(
             spec.paths, spec.member.node, control_page, collector, session.log, spec.found.state.stacks
         )
@@ -335,6 +334,8 @@ class Agent:
     def _depart(self, supervisor: Supervisor) -> None:
         supervisor.stop("the agent ends")
         self._session.depart()
+
+    def _finish_work(self) -> None:  # also if the workers could not be stopped
         self._snapshots.publish_if_lost(self.member)
         self._snapshots.finish(lambda: any(message in self._stop_signals for message in self._inbox.waiting()))
         self._session.end_log()

@@ -74,7 +74,7 @@ class EarlyWorkers:
             group = self._make(part)
             try:
                 group.start_early(environ)
-            except OSError as error:  # for example, the limit of processes is reached
+            except (OSError, RuntimeError) as error:  # for example, the limit of processes or threads is reached
                 self._start_failed(local_rank, error)
                 break
             self._groups[local_rank] = group
@@ -126,14 +126,14 @@ class EarlyWorkers:
         self._loop.unwatch(line)
         try:
             worker = self._groups[local_rank].complete_spawn(line)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self._kill(local_rank)
             self._start_failed(local_rank, error)
             self._changed()
             return
         self._watch(local_rank, worker.pidfd)
 
-    def _start_failed(self, local_rank: int, error: OSError) -> None:
+    def _start_failed(self, local_rank: int, error: Exception) -> None:
         what = f"the worker with local rank {local_rank} cannot be started before it has a place in a round"
         self._report(f"{what}: {error}; the next round starts it")
         self._failed = True

@@ -1,28 +1,10 @@
 """The event loop of an agent: it waits for file descriptors and calls their handlers."""
 
 import contextlib
-import select
 import selectors
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
-_LONGEST = 2e6
-"""The longest wait in seconds. The kernel takes milliseconds of 32 bits, less than 25 days."""
-
-
-class Source(Protocol):
-    """An object with a descriptor that becomes readable when an event occurs."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-def readable(sources: Iterable[Source | int], timeout: float | None) -> set[int]:
-    """Wait up to ``timeout`` seconds until a source is readable. Return the descriptors of those that are."""
-    poll = select.poll()  # select() accepts no descriptor above 1023
-    for source in sources:
-        poll.register(source, select.POLLIN)
-    return {fd for fd, _ in poll.poll(None if timeout is None else 1000 * min(timeout, _LONGEST))}
+from hpcelastic.ipc.readiness import LONGEST, Source
 
 
 class EventLoop:
@@ -42,7 +24,7 @@ class EventLoop:
 
     def turn(self, timeout: float | None, first: Source) -> None:
         """Wait up to ``timeout`` seconds, then handle all events; that of ``first`` before the others."""
-        events = self._selector.select(None if timeout is None else min(timeout, _LONGEST))
+        events = self._selector.select(None if timeout is None else min(timeout, LONGEST))
         for key, _ in sorted(events, key=lambda event: event[0].fileobj is not first):
             if self._selector.get_map().get(key.fd) is key:  # an event may end what the next one is about
                 key.data()

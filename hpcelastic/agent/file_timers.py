@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.timer_pipe import TimerPipe, TimerRequest, parse_request
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.protocol.events import TimerExpired
 
 _MAX_WAIT = 3600.0

@@ -237,8 +237,9 @@ class HangExaminer:
         stack: contextlib.ExitStack,
     ) -> None:
         """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
-        paths, member, lost, request = self._session.spec.paths, self._session.member, list[str](), self._overdue
-        until = request[1] if request is not None and hang.examiner == member.node else 0.0
+        paths, member, lost = self._session.spec.paths, self._session.member, list[str]()
+        overdue, limit_ends = self._overdue or (None, 0.0)  # a later request may replace it
+        until = limit_ends if hang.examiner == member.node else 0.0
         peers = [peer for peer in participants if peer.node != member.node]
         test = threading.Thread(target=lambda: lost.extend(unreached(peers, member.address)), daemon=True)
         test.start()
@@ -252,7 +253,7 @@ class HangExaminer:
             for kind, data in (("txt", text.encode()), ("json", files.to_json(encode(report)))):
                 files.publish(paths.hang_report(hang.round, hang.number, name, kind), data)
             if hang.examiner == self._session.member.node:
-                self._examine(participants, hang)
+                self._examine(participants, hang, overdue)
         with _errors_reported(self._session, hang):
             self._write_records(hang, pidfds)
 
@@ -308,10 +309,9 @@ class HangExaminer:
         compiles = report.still < self._settings.phase and any(part in frame for frame in frames for part in _COMPILERS)
         return replace(report, frames=frames, works=report.works or moves or busy or compiles, children=children)
 
-    def _examine(self, participants: Sequence[Participant], hang: Hang) -> None:
+    def _examine(self, participants: Sequence[Participant], hang: Hang, overdue: Overdue | None) -> None:
         nodes, missing = self._await_reports(participants, hang)
         reports = [report for node in nodes for report in node.ranks]
-        overdue = None if self._overdue is None else self._overdue[0]
         has_steps = overdue is not None and overdue.has_steps
         failed = HangVerdict(HangKind.UNKNOWN, (), False, "a collective has failed")
         verdict = cut_between(nodes, failed if overdue is None else judge(reports, missing))

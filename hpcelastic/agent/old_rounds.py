@@ -107,7 +107,7 @@ def remove_ended_agents(paths: RunPaths, first: int) -> None:
     remove_leases(paths, lambda leases: [lease for lease in leases if lease.node in ended])
     owners = {safe_name(node) for node in ended}
     for name in files.names(paths.work_fractions):
-        if name.rsplit(".", 2)[0] in owners:
+        if paths.owner_of_fraction(name) in owners:
             (paths.work_fractions / name).unlink(missing_ok=True)
     for node, round in ended.items():
         if round <= first:

@@ -16,10 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.fork_server import shell_prefix
 from hpcelastic.agent.spawn_request import WorkerCommand
 from hpcelastic.agent.worker import FreshProcess, Process, WorkerResources
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.network.sockets import at_free_port
 
 STORE_SERVER_MODULE = "hpcelastic.worker.store_server_main"

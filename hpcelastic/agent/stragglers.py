@@ -212,15 +212,15 @@ class StragglerWatch:
 
     def _read_fractions(self, state: State) -> list[WorkFraction]:
         """Return the published fractions of the ranks of the round. A file is read once, because it never changes."""
-        directory, newest = self._session.spec.paths.work_fractions, dict[str, str]()
+        paths, newest = self._session.spec.paths, dict[str, str]()
         members = {safe_name(participant.node) for participant in state.participants}
-        for name in sorted(files.names(directory)):
-            node = name.removesuffix(".json").rpartition(".")[0]
+        for name in sorted(files.names(paths.work_fractions)):
+            node = paths.owner_of_fraction(name)
             if node in members:
                 newest[node] = name  # of two files of a node the later one
         self._read = {name: self._read[name] for name in newest.values() if name in self._read}
         for name in newest.values():
-            if name not in self._read and (data := files.read_json(directory / name)) is not None:
+            if name not in self._read and (data := files.read_json(paths.work_fractions / name)) is not None:
                 with contextlib.suppress(DecodeError):  # of another version
                     self._read[name] = decode(_NodeFractions, data)
         return [fraction for each in self._read.values() if each.round == state.round for fraction in each.fractions]

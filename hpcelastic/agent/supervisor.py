@@ -7,7 +7,7 @@ from functools import partial
 
 from hpcelastic.agent.batch_system import STOP_SIGNALS
 from hpcelastic.agent.binding import name_ranks
-from hpcelastic.agent.event_loop import EventLoop, readable
+from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failure_texts import describe_exit
 from hpcelastic.agent.failures import PendingFailure, end_of_worker, failure_of, with_description, within
 from hpcelastic.agent.guard_main import boottime, kill_group
@@ -24,6 +24,7 @@ from hpcelastic.errors import HpcElasticError
 from hpcelastic.health.gpu_memory import await_freed_memory
 from hpcelastic.health.host_memory import LackOfMemory
 from hpcelastic.ipc.control_page import StopRequest
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.ipc.worker_channel import Entered, Interrupted, Message, Parked
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import (

@@ -1,5 +1,7 @@
 """One worker process, and the resources with which an agent starts workers."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +39,19 @@ class FreshProcess:
         if self._process.returncode is None:
             self._process.returncode, self.usage = reap(self.pid)
         return self._process.returncode
+
+
+def pidfd_of(process: Process) -> int:
+    """Return a new descriptor of a process that was just started. Raises OSError if there is none left.
+
+    The process is killed then, because nothing would notice its end.
+    """
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        os.kill(process.pid, signal.SIGKILL)  # its id is not reused before it is reaped
+        process.wait()
+        raise
 
 
 @dataclass(frozen=True)

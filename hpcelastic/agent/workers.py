@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
 from hpcelastic.agent.environment import RunFacts, error_file, worker_environment
-from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.spawn_request import SpawnRequest, WorkerCommand
-from hpcelastic.agent.worker import FreshProcess, Process, Worker, WorkerResources
+from hpcelastic.agent.worker import FreshProcess, Process, Worker, WorkerResources, pidfd_of
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.ipc.worker_channel import Park, Parked, Resume, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 
@@ -340,7 +340,7 @@ class WorkerGroup:
         if process is None:
             return None
         self._let_guard_watch(process.pid)
-        pidfd = os.pidfd_open(process.pid)
+        pidfd = pidfd_of(process)
         if cpus := self._resources.processors_of(local_rank):
             with contextlib.suppress(ProcessLookupError):  # then it does not read its command either
                 os.sched_setaffinity(process.pid, cpus)
@@ -373,7 +373,8 @@ class WorkerGroup:
                 pass_fds=self._resources.keep_fds,
             )
         self._let_guard_watch(process.pid)
-        return self._register(local_rank, FreshProcess(process), os.pidfd_open(process.pid))
+        fresh = FreshProcess(process)
+        return self._register(local_rank, fresh, pidfd_of(fresh))
 
     def _register(self, local_rank: int, process: Process, pidfd: int) -> Worker:
         rank, errors = self.part.rank_of(local_rank), error_file(self.part, local_rank, self._run)

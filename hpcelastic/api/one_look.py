@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hpcelastic.storage.bounded import Hang, bounded
+from hpcelastic.storage.bounded import Hang, NotStarted, bounded
 
 T = TypeVar("T")
 
@@ -22,7 +22,9 @@ class OneLook(Generic[T]):
         """The message about the call that hangs now; empty if none does."""
 
     def __call__(self, limit: float) -> T:
-        """Return what ``read`` returns. Raises Hang after ``limit`` seconds, or while an earlier call hangs."""
+        """Return what ``read`` returns. Raises Hang after ``limit`` seconds, or while an earlier call hangs, and
+        NotStarted if it cannot begin.
+        """
         hang = self._hang
         if not self._lock.acquire(timeout=0 if hang else limit):
             raise Hang(hang or f"{self._what}: no answer within {limit:g} s")
@@ -31,6 +33,9 @@ class OneLook(Generic[T]):
         except Hang as error:
             if self._lock.locked():
                 self._hang = str(error)
+            raise
+        except NotStarted:
+            self._lock.release()
             raise
 
     def _call(self) -> T:

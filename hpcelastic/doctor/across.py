@@ -86,10 +86,10 @@ def _measure_round_trips(coordination: Coordination) -> Times | None:
         if me == 0:
             start = time.monotonic()
             coordination.publish(f"ping-{number}", last)
-            coordination.receive(f"pong-{number}", [1])
+            coordination.receive(f"pong-{number}", [1], waiting=2)
             durations.append(time.monotonic() - start)
         else:
-            last = coordination.receive(f"ping-{number}", [0])[0]
+            last = coordination.receive(f"ping-{number}", [0], waiting=2)[0]
             coordination.publish(f"pong-{number}")
         if last:
             break

@@ -7,7 +7,6 @@ once, so the time does not grow with their number. Two rounds with other partner
 import contextlib
 import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from hpcelastic.doctor.coordination import Coordination
 from hpcelastic.errors import StoreError
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.protocol.codec import decode, encode
 
 ANSWER_TIMEOUT = 45.0
@@ -104,7 +104,7 @@ class MeasurerProcess:
         assert self._process.stdout is not None
         fd, deadline = self._process.stdout.fileno(), time.monotonic() + ANSWER_TIMEOUT
         while b"\n" not in self._text:
-            if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not readable([fd], max(0.0, deadline - time.monotonic())):
                 raise StoreError(f"no answer within {ANSWER_TIMEOUT:g} s")
             data = os.read(fd, 65536)
             if not data:

@@ -27,6 +27,9 @@ _PROGRESS_INTERVAL = 5.0
 _TOUCH_INTERVAL = 2.0
 """Seconds without an expected name in a listing after which the listing may be permanently stale."""
 
+_LONGEST_POLL = 2.0
+"""The longest time between two polls of a member, in seconds. There are about ten waits one after the other."""
+
 _FAILED = "failed"
 
 
@@ -48,11 +51,6 @@ class Members:
     @property
     def others(self) -> list[int]:
         return [rank for rank in range(self.count) if rank != self.rank]
-
-    @property
-    def poll_interval(self) -> float:
-        """Seconds between two polls of one member. It grows with the number of members, to limit the server's load."""
-        return 0.005 * max(1.0, self.count / 4)
 
 
 class MissingMembersError(StoreError):
@@ -85,11 +83,11 @@ class Coordination:
         path, data = self._steps / f"{step}.{self.members.rank}", files.to_json(value)
         retry_transient(lambda: files.publish(path, data, durable=False))
 
-    def receive(self, step: str, ranks: Iterable[int]) -> dict[int, Any]:
+    def receive(self, step: str, ranks: Iterable[int], *, waiting: int | None = None) -> dict[int, Any]:
         """Return the value that each of ``ranks`` has published at ``step``.
 
-        Raises MissingMembersError, with the names of the missing members, at the time-out. Raises StoreError if another
-        member has given up.
+        ``waiting`` is the number of members that receive at the same time; None for all. Raises MissingMembersError,
+        with the names of the missing members, at the time-out. Raises StoreError if another member has given up.
         """
         received: dict[int, Any] = {}
 
@@ -99,7 +97,7 @@ class Coordination:
                 received[rank] = json.loads(content)
             return content is not None
 
-        self._await(step, ranks, read)
+        self._await(step, ranks, read, waiting)
         return received
 
     def meet(self, step: str) -> None:
@@ -110,10 +108,12 @@ class Coordination:
         self.publish(step)
         self._await(step, range(self.members.count), lambda name, rank: True)
 
-    def _await(self, step: str, ranks: Iterable[int], accept: Callable[[str, int], bool]) -> None:
+    def _await(
+        self, step: str, ranks: Iterable[int], accept: Callable[[str, int], bool], waiting: int | None = None
+    ) -> None:
         """Wait until the file of each of ``ranks`` is listed and ``accept`` has returned True for it."""
         missing = {f"{step}.{rank}": rank for rank in ranks}
-        wait = _Wait(self._timeout, self.members.poll_interval)
+        wait = _Wait(self._timeout, _poll_interval(waiting or self.members.count))
         while missing:
             names = self._list(self._steps, missing.keys(), wait)
             self._raise_failure(names)
@@ -140,7 +140,7 @@ class Coordination:
         files.await_visible(self._steps)  # if a reply was lost, this client may still cache that it is absent
 
     def _wait_for_root(self) -> None:
-        wait = _Wait(self._timeout, self.members.poll_interval)
+        wait = _Wait(self._timeout, _poll_interval(self.members.count))
         while self.root.name not in self._list(self.root.parent, {self.root.name}, wait):
             if not wait.pause(self._report, f"waiting for member 0 to create {self.root}"):
                 raise MissingMembersError(
@@ -197,6 +197,14 @@ def _rename(draft: Path, root: Path) -> None:
         names = retry_transient(lambda: files.names(root.parent))
         if draft.name in names or root.name not in names:
             raise
+
+
+def _poll_interval(waiting: int) -> float:
+    """Return the seconds between two polls of a member while ``waiting`` members wait.
+
+    They grow with the number of members, to limit the load of the server.
+    """
+    return min(_LONGEST_POLL, 0.005 * max(1.0, waiting / 4))
 
 
 class _Wait:

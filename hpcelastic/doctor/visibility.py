@@ -3,7 +3,8 @@
 Member 0 writes and all others watch; at the same time member 1 writes and member 0 watches. No two clocks are
 compared: a watcher starts its clock when it finds, by listing another directory, that the writer has finished, and
 stops it when the change is visible. The writer publishes that step only after it has made every change, so a lag is
-never measured too long. It may be too short by the delay of that message, which the round trip of a name bounds.
+never measured too long. It may be too short by the delay of that message, which the round trip of a name bounds, and by
+the time between two polls of a watcher, which grows with the number of members.
 
 Each way to detect a change has its own directory: listing a directory, or opening a name in it, would refresh the
 client's cache of it, and so hide the lag of the next way.

@@ -8,9 +8,12 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-_MAX_PAIRS, _MAX_TRIES = 256, 10_000
-"""Pairs among which the fewest nodes are searched, and steps of the search. Beyond them the node with most cuts is
-chosen at each step. More pairs would take long, and one step of the search calls the next one."""
+_MAX_PAIRS = 256
+"""Among more pairs the fewest nodes are not searched: the node with most cuts is chosen at each step. The search is
+recursive, and its depth grows with the number of pairs."""
+
+_MAX_TRIES = 10_000
+"""Steps of the search. After them the other nodes are chosen in the same way."""
 
 
 class Cuts:
@@ -26,7 +29,10 @@ class Cuts:
         self._tries = 0
 
     def fewest(self) -> tuple[str, ...]:
-        """Return the fewest nodes without which no pair is cut; those with most cuts if there is a choice."""
+        """Return the fewest nodes without which no pair is cut, those with most cuts if there is a choice.
+
+        Of many pairs, return few such nodes; see `_MAX_PAIRS`.
+        """
         if len(self.pairs) > _MAX_PAIRS:
             return self._sorted(self._with_most_cuts(self.pairs))
         return self._sorted(self._cover(self.pairs, len(self._place)) or ())

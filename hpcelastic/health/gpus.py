@@ -39,8 +39,8 @@ _RECORD = re.compile(r"\d+,\d+,(?P<stamp>\d+),[^;]*;.*NVRM: Xid \(PCI:(?P<bus>[0
 _XID_MAX_AGE = 3600.0
 """Seconds for which an Xid in the kernel's log counts. The cause of an older one may have been fixed."""
 
-_KILL_TIMEOUT = 1.0
-"""Seconds for the end of a query that was killed."""
+_KILL_TIMEOUT = 0.2
+"""Seconds for the end of a query that was killed. The checks end within one second of their time-out."""
 
 _REMEDY = "drain the node, and have the GPU reset or replaced"
 
@@ -178,14 +178,14 @@ def bus_addresses(environ: Mapping[str, str], timeout: float) -> list[str]:
 def _find_gpu(gpus: Sequence[Gpu], entry: str) -> Gpu:
     """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names."""
     for gpu in gpus:
-        if _is_named(gpu, entry):
+        if is_named(gpu.index, gpu.uuid, entry):
             return gpu
     raise GpuQueryRefused(f"CUDA_VISIBLE_DEVICES names {entry}, which the driver does not list as a GPU")
 
 
-def _is_named(gpu: Gpu, entry: str) -> bool:
+def is_named(index: str, uuid: str, entry: str) -> bool:
     """Return whether an entry of a variable names a GPU: by its number, or by the beginning of its UUID."""
-    return gpu.index == entry or (not entry.isdigit() and gpu.uuid.startswith(entry))
+    return index == entry or (not entry.isdigit() and uuid.startswith(entry))
 
 
 def _kernel_address(bus: str) -> str:
@@ -216,7 +216,7 @@ def _select_given(gpus: Sequence[Gpu], given: Sequence[str] | None) -> list[Gpu]
     """Return the assigned GPUs; all GPUs if the assigned ones are not known, as with MIG instances."""
     if given is None:
         return list(gpus)
-    assigned = [gpu for gpu in gpus if any(_is_named(gpu, entry) for entry in given)]
+    assigned = [gpu for gpu in gpus if any(is_named(gpu.index, gpu.uuid, entry) for entry in given)]
     return assigned if len(assigned) == len(given) else list(gpus)
 
 

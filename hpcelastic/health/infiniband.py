@@ -12,8 +12,8 @@ from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 
 _CHECK = "InfiniBand"
 _ACTIVE = "ACTIVE"
-_GONE = {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}
-"""The errors of a file of a port that is not there any more."""
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+"""Errors of this process and of the node, which tell nothing about a port."""
 
 _LIMITS = {"link_downed": 1, "link_error_recovery": 1, "port_rcv_errors": 1000, "symbol_error": 1000}
 """Error counters, and the increase between two looks from which it is a finding."""
@@ -46,18 +46,18 @@ class InfiniBandPorts:
                 yield HardwareFinding(
                     _CHECK, f"error counters of {name} have grown: {', '.join(bad)}", HardwareSeverity.NOTE
                 )
-            self._counters[port] = now
+            self._counters[port] = {**before, **now}
 
 
 def _state(port: Path) -> str | None:
-    """Return the state of a port, such as ``ACTIVE`` or ``DOWN``; empty if the port is gone.
+    """Return the state of a port, such as ``ACTIVE`` or ``DOWN``; empty if the port is gone or its adapter is dead.
 
-    Return None if the state cannot be read for another reason, such as a lack of memory or of file descriptors.
+    The kernel asks the adapter. Return None if a lack of memory or of file descriptors prevents that.
     """
     try:
         return (port / "state").read_text().rpartition(":")[2].strip()
     except OSError as error:
-        return "" if error.errno in _GONE else None
+        return None if error.errno in _SHORTAGES else ""
 
 
 def _counters(port: Path) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcelastic.health.gpus import CHECK, device_files, given_gpus
+from hpcelastic.health.gpus import CHECK, device_files, given_gpus, is_named
 from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity, Source
 from hpcelastic.health.nvidia_query import remapping_failed, uncorrected_errors
 
@@ -88,12 +88,12 @@ class NvidiaGpus:
                 every.append(self._nvml.nvmlDeviceGetHandleByIndex(index))
         if given is None:
             return every
-        chosen = [handle for index, handle in enumerate(every) if self._is_one_of(given, index, self._uuid(handle))]
+        chosen = [
+            handle
+            for index, handle in enumerate(every)
+            if any(is_named(str(index), self._uuid(handle), entry) for entry in given)
+        ]
         return chosen if len(chosen) == len(given) else every
-
-    @staticmethod
-    def _is_one_of(given: list[str], index: int, uuid: str) -> bool:
-        return any(entry == str(index) if entry.isdigit() else uuid.startswith(entry) for entry in given)
 
     def _uuid(self, handle: Any) -> str:
         uuid = self._nvml.nvmlDeviceGetUUID(handle)

@@ -12,7 +12,6 @@ import threading
 from dataclasses import dataclass
 
 from hpcelastic.agent.address import interface_of
-from hpcelastic.agent.event_loop import readable
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
@@ -20,6 +19,7 @@ from hpcelastic.agent.store_server import StoreListener
 from hpcelastic.backends.backend import Backend
 from hpcelastic.entry import EnteredRun
 from hpcelastic.errors import HpcElasticError
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import Action, ParkWorkers, ReservePort, StartWorkers, StopWorkers

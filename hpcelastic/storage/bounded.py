@@ -13,8 +13,13 @@ class Hang(StoreError):
     """A call did not return in time. Its thread is abandoned, and ends with the process at the latest."""
 
 
+class NotStarted(StoreError):
+    """No thread could be started for a call."""
+
+
 def bounded(function: Callable[[], T], limit: float, what: str) -> T:
     """Call ``function`` in a thread of its own and return its result; Hang if it takes more than ``limit`` seconds.
+    NotStarted if there are too many threads.
 
     ``what`` names the call in the error message and the thread.
     """
@@ -28,7 +33,10 @@ def bounded(function: Callable[[], T], limit: float, what: str) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=call, name=what, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NotStarted(f"{what}: {error}; raise the limit of processes of this user") from error
     thread.join(limit)
     if errors:
         raise errors[0]

@@ -193,6 +193,11 @@ class RunPaths:
         """The work fractions of the workers of one node; ``number`` grows with each replacement."""
         return self.work_fractions / f"{safe_name(node)}.{number:06d}.json"
 
+    @staticmethod
+    def owner_of_fraction(name: str) -> str:
+        """Return the `safe_name` of the node whose work fractions are in the file ``name``."""
+        return name.removesuffix(".json").rpartition(".")[0]
+
     @property
     def facts(self) -> Path:
         """The key-value store of the whole run, for the user's script."""

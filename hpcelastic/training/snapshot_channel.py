@@ -6,13 +6,13 @@ been begun when a newer one arrives, is left out.
 
 import logging
 import os
-import select
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
+from hpcelastic.ipc.readiness import readable
 from hpcelastic.ipc.worker_channel import (
     AwaitSnapshots,
     DropSnapshot,
@@ -221,9 +221,7 @@ class SnapshotChannel:
 
     def _receive(self, timeout: float | None) -> None:
         """Read the agent's messages; wait for the first up to ``timeout`` seconds."""
-        readable = select.poll()  # select() fails in a process that has many descriptors
-        readable.register(self._channel, select.POLLIN)
-        while self._connected and readable.poll(None if timeout is None else timeout * 1000):
+        while self._connected and readable([self._channel], timeout):
             received = self._channel.receive(wait=True)
             if received is None:
                 self._connected = False

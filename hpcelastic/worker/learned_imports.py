@@ -311,8 +311,10 @@ def _variables_read() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _exit_statuses() -> Iterator[None]:
-    """Let this process get the exit statuses of its children in the block. The fork server ignores SIGCHLD, but a
-    package may start a program when it is imported."""
+    """Let this process get the exit statuses of its children in the block.
+
+    The fork server ignores SIGCHLD. A package may start a program at its import, and wait for it.
+    """
     before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield

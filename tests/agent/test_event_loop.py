@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcelastic.agent.event_loop import EventLoop, readable
+from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.ipc.readiness import readable
 
 MONTH = 30 * 86_400.0
 

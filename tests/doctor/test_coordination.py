@@ -62,9 +62,17 @@ def test_the_directory_of_another_examination_is_not_used(coordination: Coordina
         Coordination(tmp_path, Members(), timeout=1.0, report=print).open()
 
 
-@pytest.mark.parametrize(("count", "least", "most"), [(1, 0.005, 0.25), (1000, 1.25, 1.25)])
-def test_a_poll_is_as_seldom_as_the_number_of_members_demands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, least: float, most: float
+@pytest.mark.parametrize(
+    ("count", "waiting", "least", "most"),
+    [
+        pytest.param(1, None, 0.005, 0.25, id="one"),
+        pytest.param(1000, None, 1.25, 1.25, id="all of many"),
+        pytest.param(10_000, None, 2.0, 2.0, id="all of very many"),
+        pytest.param(10_000, 2, 0.005, 0.25, id="a pair"),
+    ],
+)
+def test_the_interval_between_polls_grows_with_the_number_of_members_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, waiting: int | None, least: float, most: float
 ) -> None:
     now, sleeps = [0.0], list[float]()
 
@@ -77,7 +85,7 @@ def test_a_poll_is_as_seldom_as_the_number_of_members_demands(
     coordination = Coordination(tmp_path, Members(count), timeout=60.0, report=lambda line: None)
     coordination.open()
     with pytest.raises(MissingMembersError):
-        coordination.receive("step", [0])
+        coordination.receive("step", [0], waiting=waiting)
     assert (min(sleeps), max(sleeps)) == (least, most)
 
 
