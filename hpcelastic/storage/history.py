@@ -56,8 +56,7 @@ class HistoryTrimmer:
     def trim(self, newest: int, list_numbers: Callable[[], list[int]], path: Callable[[int], Path]) -> None:
         """Remove old versions among those that ``list_numbers`` returns (ascending), each at its ``path``.
 
-        Versions are removed in batches. Raises StoreError if a file can't be
-        removed.
+        Versions are removed in batches. Raises StoreError if a file can't be removed.
         """
         last = self._newest_settled(newest) - self._keep
         if last - self._trimmed_to < self._batch:
@@ -81,9 +80,14 @@ class HistoryTrimmer:
         return observations[0][1] if now - observations[0][0] >= SETTLE_DELAY else 0
 
     def _remove_drafts(self, last: int) -> None:
-        """Remove every draft for a number up to ``last``, including drafts that a writer is about to link."""
+        """Remove every draft for a number up to ``last``, including drafts that a writer is about to link.
+
+        Drafts of versions that stay are left: without hard links, such a version is a link to its draft.
+        """
         found = ((name, _TARGET.fullmatch(target)) for name, target in files.drafts(self._directory).items())
-        self._remove(self._directory / name for name, target in found if target and int(target[1]) <= last)
+        self._remove(
+            self._directory / name for name, target in found if target and self._keep_until < int(target[1]) <= last
+        )
 
     def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:

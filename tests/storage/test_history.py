@@ -107,6 +107,18 @@ def test_the_directory_stays_small_over_thousands_of_changes(
     assert register.read() == Version(3000, 3000)
 
 
+@pytest.mark.parametrize("links", LINKS)
+def test_the_first_version_stays_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    links(monkeypatch)
+    clock = Time()
+    register = Register(tmp_path, "a", KEEP, clock=clock, keep_first=True)
+    write(register, clock, 50, pause=SETTLE_DELAY)
+    assert register.numbers()[0] == 1 and register.numbers()[1] > 40
+    assert files.read_json(tmp_path / "v0000000001.json")["value"] == 1
+
+
 def test_versions_are_removed_from_the_oldest_and_after_the_drafts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
