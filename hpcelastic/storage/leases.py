@@ -207,6 +207,8 @@ class LeaseObserver(LivenessObserver[LeaseName]):
         name = content.name
         assert name is not None
         if last is not None and name.revision == last.revision >= 0:
+            if content.read_failures:
+                self._read_content(content)
             return
         known = None if content.read_failures else content.member
         content.read_failures = 0

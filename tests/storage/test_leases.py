@@ -639,6 +639,20 @@ def test_a_content_is_read_once(tmp_path: Path, observer: LeaseObserver, monkeyp
     assert len(asked) == 1
 
 
+def test_a_content_that_could_not_be_read_is_read_again_although_its_owner_renews_the_lease(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, read = OwnLease(tmp_path, NODE), files.read
+    lease.renew(MEMBER)
+    assert observer.observe([])[NODE].member == SEEN
+    monkeypatch.setattr(files, "read", lambda path: None)
+    lease.renew(FAILED)
+    assert observer.observe([])[NODE].member == SEEN
+    monkeypatch.setattr(files, "read", read)
+    lease.renew(FAILED)
+    assert observer.observe([])[NODE].member == FAILED
+
+
 def test_a_lease_with_renewals_in_an_unknown_format_is_alive(
     tmp_path: Path, observer: LeaseObserver, clock: Clock
 ) -> None:
