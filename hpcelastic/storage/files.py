@@ -73,7 +73,7 @@ def make_directory(path: Path, within: Path | None = None) -> None:
         try:
             retry(lambda: _mkdir(path))
         except FileNotFoundError:  # not mkdir(parents=True), which creates parents with the mode of the umask
-            if path == within:
+            if within in (path, path.parent):
                 raise
             make_directory(path.parent, within)
             retry(lambda: _mkdir(path))

@@ -325,6 +325,11 @@ def test_a_directory_of_a_run_is_not_created_if_that_of_the_run_is_missing(tmp_p
         with pytest.raises(StoreError, match="is mounted"):
             files.make_directory(directory, within=run)
     assert os.listdir(tmp_path) == []
+    run.parent.mkdir(parents=True)  # also if the run is in the mount point itself
+    for directory in (run / "a", run / "a" / "b"):
+        with pytest.raises(StoreError, match="is mounted"):
+            files.make_directory(directory, within=run)
+    assert os.listdir(run.parent) == []
     files.make_directory(run)
     files.make_directory(run / "a" / "b", within=run)
     assert (run / "a" / "b").is_dir()
