@@ -142,7 +142,7 @@ class EventLog:
         return 0
 
     def _remove_old_rounds(self, size: int, oldest: Callable[[], int]) -> None:
-        with contextlib.suppress(StoreError, OSError):  # the thread must go on
+        with contextlib.suppress(Exception):  # the thread must go on, also if a module cannot be imported any more
             size = remove_before(self._path, oldest())
         self._limit = _limit_after(size)
 
@@ -276,7 +276,7 @@ def _lines(path: Path, rounds: Collection[int] | None = None) -> Iterator[tuple[
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict) and isinstance(event.get("time"), int | float):
+        if isinstance(event, dict) and isinstance(time := event.get("time"), int | float) and 0 <= time < 2**63:
             yield number, event
 
 

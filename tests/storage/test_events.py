@@ -171,6 +171,8 @@ def test_a_line_without_an_event_is_ignored(tmp_path: Path) -> None:
         events.write(named("first"))
     line = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)[0]
     (tmp_path / "a.jsonl").write_bytes(b'7\n"text"\n[]\nnull\n{}\n{"time":"noon"}\n\xff\xfe\n\n{"time":1,"ev\n' + line)
+    with (tmp_path / "a.jsonl").open("ab") as file:
+        file.write(b'{"event":"x","node":"n1","time":1%s}\n{"event":"x","node":"n1","time":NaN}\n' % (b"0" * 400))
     assert names(tmp_path) == ["first"]
 
 
@@ -402,12 +404,15 @@ def test_a_large_log_that_must_stay_is_not_read_at_each_event(tmp_path: Path, mo
     assert 5 < len(asked) < 20
 
 
-@pytest.mark.parametrize("fails", ["the log", "the account"])
+@pytest.mark.parametrize("fails", ["the log", "the account", "the import of a module"])
 def test_a_large_log_that_cannot_be_read_once_loses_no_event(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "MAX_BYTES", 10_000)
-    path, read, errors = tmp_path / "n1@0-a.jsonl", files.read, [OSError(errno.EIO, os.strerror(errno.EIO))]
+    path, read = tmp_path / "n1@0-a.jsonl", files.read
+    errors: list[Exception] = [OSError(errno.EIO, os.strerror(errno.EIO))]
+    if fails == "the import of a module":
+        errors = [ImportError("the package was removed")]
 
     def fail_once() -> int:
         if errors:
@@ -421,7 +426,7 @@ def test_a_large_log_that_cannot_be_read_once_loses_no_event(
 
     if fails == "the log":
         monkeypatch.setattr(files, "read", read_log)
-    events = EventLog(path, "n1", fail_once if fails == "the account" else lambda: 0)
+    events = EventLog(path, "n1", fail_once if fails != "the log" else lambda: 0)
     for number in range(1, 200):
         events.write(UnknownEvent("note", {"round": number, "text": "x" * 300}))
     assert events.close(TIMEOUT)
