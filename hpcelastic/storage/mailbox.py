@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +76,11 @@ class Mailbox:
         """Publish the answer to a message, and remove the message and old answers. Raises StoreError."""
         files.publish(self._answer(message.name), data)
         files.remove(self._paths.taken_requests / message.name)
-        for name in files.names(self._paths.answers):
-            with contextlib.suppress(OSError):
-                if os.stat(self._paths.answers / name).st_mtime < time.time() - _KEPT:
-                    os.unlink(self._paths.answers / name)
+        with contextlib.suppress(OSError):
+            now = os.stat(self._answer(message.name)).st_mtime  # by the clock of the filesystem
+            for name in files.names(self._paths.answers):
+                if os.stat(self._answer(name)).st_mtime < now - _KEPT:
+                    os.unlink(self._answer(name))
 
     def _take(self, name: str) -> Message | None:
         taken = self._paths.taken_requests / name
@@ -108,11 +108,13 @@ class Mailbox:
         return files.read(self._answer(name)) if name in files.names(self._paths.answers) else None
 
     def withdraw(self, name: str) -> bool:
-        """Remove a message of this user. Return whether it had not been taken."""
-        try:
-            os.unlink(self._paths.mailbox / name)
-        except FileNotFoundError:
-            return False
+        """Remove a message of this user. Return whether it had not been taken. Raises StoreError."""
+        path = self._paths.mailbox / name
+        with files.as_store_error(path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return False
         return True
 
     def _answer(self, name: str) -> Path:

@@ -43,15 +43,18 @@ def make_directory(path: Path) -> None:
         os.mkdir(path, 0o700)
         return
     os.mkdir(path, stat.S_ISVTX | 0o750)  # it inherits the group, and S_ISGID
-    if not _is_shared_mode(path):  # the umask forbids the group to read
+    if _mode(path) != SHARED:  # the umask forbids the group to read
         os.chmod(path, SHARED)
 
 
 @functools.lru_cache(maxsize=1024)
 def is_shared(directory: Path) -> bool:
-    """Return whether ``directory`` belongs to a shared run. Its mode does not change after it is made."""
-    return _is_shared_mode(directory)
+    """Return whether ``directory`` belongs to a shared run.
+
+    The permissions of the group are not looked at: another process may be about to set them.
+    """
+    return _mode(directory) & ~stat.S_IRWXG == SHARED & ~stat.S_IRWXG
 
 
-def _is_shared_mode(directory: Path) -> bool:
-    return stat.S_IMODE(os.stat(directory).st_mode) in (SHARED, MAILBOX)
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)

@@ -118,7 +118,7 @@ class Register:
     def numbers(self) -> list[int]:
         """Return the numbers of all existing versions, ascending."""
         found = (name[1:-5] for name in files.names(self.directory) if name.startswith("v") and name.endswith(".json"))
-        return sorted(int(digits) for digits in found if digits.isdigit())
+        return sorted(int(digits) for digits in found if digits.isdecimal())
 
     def commit(self, after: int, value: Any) -> bool:
         """Make ``value`` version ``after`` + 1; return False if that number is taken.

@@ -13,5 +13,5 @@ def remove_rounds(parent: Path, until: int) -> None:
     with contextlib.suppress(StoreError):
         for name in files.names(parent) if until > 0 else ():
             digits = name.removeprefix("round-")
-            if digits.isdigit() and int(digits) <= until:
+            if digits.isdecimal() and int(digits) <= until:
                 shutil.rmtree(parent / name, ignore_errors=True)

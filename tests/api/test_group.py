@@ -1,11 +1,13 @@
 """A run that is shared with a group: what its members see and may do, and what nobody else may."""
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,14 @@ from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run, find_runs
 from hpcelastic.api.steering import checkpoint
 from hpcelastic.config import choose_profile
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.events import GroupRequest
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.requests import Change, Request, ask
 from hpcelastic.storage import files
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.mailbox import Mailbox
-from hpcelastic.storage.modes import MAILBOX, SHARED
+from hpcelastic.storage.modes import MAILBOX, SHARED, is_shared
 from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import WAITS, job
 from tests.cli.shell import MARK, eventually, shell_in
@@ -252,6 +254,34 @@ def test_old_answers_are_removed(place: Path) -> None:
     new = mailbox.put(b"{}")
     mailbox.answer(next(mailbox.take()), b"2")
     assert files.names(mailbox._paths.answers) == [new]
+
+
+def test_an_answer_stays_although_the_clock_of_the_node_is_wrong(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox, now = Mailbox(shared()), time.time()
+    name = mailbox.put(b"{}")
+    monkeypatch.setattr(time, "time", lambda: now + 3600.0)
+    mailbox.answer(next(mailbox.take()), b"1")
+    assert mailbox.answer_to(name) == b"1"
+
+
+def test_a_mailbox_that_fails_is_a_store_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailbox = Mailbox(shared())
+    name = mailbox.put(b"{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", mock.Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
+        with pytest.raises(StoreError, match="Input/output error"):
+            mailbox.withdraw(name)
+
+
+def test_a_directory_that_another_process_is_making_belongs_to_the_shared_run(place: Path) -> None:
+    paths = shared()
+    directory = paths.logs / "round-0007"
+    directory.mkdir(mode=0o700)  # with the umask 077, before the mode is set
+    directory.chmod(SHARED & ~0o070)
+    assert is_shared(directory)
+    directory.chmod(0o700)
+    is_shared.cache_clear()
+    assert not is_shared(directory)
 
 
 def test_private_runs_of_others_are_left_out(place: Path) -> None:
