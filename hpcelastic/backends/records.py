@@ -134,6 +134,13 @@ class RecordRegister:
         self._known = 0
         """The greatest number of a version that this object has returned or committed, or that the caller knows."""
 
+        self._history: str | None = None
+        """The history of these versions. All versions after the same first one have the same; a server that has lost
+        the run begins another one. None if it is not known."""
+
+        self._is_lost = False
+        """Whether the server was seen to have lost versions. It may have as many again later."""
+
     def read(self) -> Version:
         """Return the newest version; number 0 if nothing is written yet.
 
@@ -147,7 +154,14 @@ class RecordRegister:
         if self._newest(found).number != after:
             return False
         nonce = secrets.token_hex(8)
-        document = {"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value}
+        self._history = self._history or nonce
+        document = {
+            "version": after + 1,
+            "writer": self._writer,
+            "nonce": nonce,
+            "history": self._history,
+            "value": value,
+        }
         try:
             won = self._records.compare_set(_STATE_KEY, found.token if found else None, json.dumps(document))
         except StoreError:  # the reply may be lost although the record was written
@@ -176,7 +190,7 @@ class RecordRegister:
         if not isinstance(self._records, ExpiringRecords):
             return
         record = self._records.get(_STATE_KEY)
-        if record is not None and self._parse(record).number == number:  # else the run was resumed
+        if record is not None and self._parse(record)[0].number == number:  # else the run was resumed
             leases = dict.fromkeys(self._records.all(_NODES_PREFIX))
             self._records.expire({_STATE_KEY: record.token, **leases}, ENDED_RUN_TTL)
 
@@ -186,23 +200,26 @@ class RecordRegister:
         yield
 
     def _newest(self, record: Record | None) -> Version:
-        """Return the version in ``record``; StoreError if the server has lost the versions after it."""
-        version = self._parse(record)
-        if version.number < self._known:
+        """Return the version in ``record``; StoreError if the server has lost versions that this object knows."""
+        version, history = self._parse(record)
+        same = history is None or self._history is None or history == self._history
+        self._is_lost = self._is_lost or version.number < self._known or not same
+        if self._is_lost:
             raise StoreError(
                 f"{self.where}: the server has lost the state of this run: it holds version {version.number}, and had "
                 f"version {self._known}; use another run id"
             )
-        self._known = version.number
+        self._known, self._history = version.number, history or self._history
         return version
 
-    def _parse(self, record: Record | None) -> Version:
+    def _parse(self, record: Record | None) -> tuple[Version, str | None]:
+        """Return the version in ``record``, and its history; None if the record does not tell it."""
         if record is None:
-            return self._final_version()
+            return self._final_version(), None
         try:
             document = json.loads(record.text)
-            return Version(int(document["version"]), document["value"])
-        except (ValueError, KeyError, TypeError) as error:
+            return Version(int(document["version"]), document["value"]), document.get("history")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.where}: holds {record.text!r:.60}, which is not the state of a run") from error
 
     def _final_version(self) -> Version:
@@ -228,7 +245,7 @@ class RecordObserver(LivenessObserver[str]):
     """A `LeaseObserver` of records, by the monotonic ``clock`` of this process (seconds)."""
 
     def __init__(self, records: Records, expiry: Expiry, clock: Callable[[], float]) -> None:
-        super().__init__(expiry, clock, _duration, lambda new, old: new != old)
+        super().__init__(expiry, clock, _duration, _follows)
         self._records = records
         self._seen: dict[str, Seen] = {}
 
@@ -261,6 +278,15 @@ def _duration(text: str) -> float | None:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return float(json.loads(text)["duration"])
     return None
+
+
+def _follows(new: str, old: str) -> bool:
+    """Return whether the node has renewed its lease after ``old``.
+
+    A server may show an older lease again: it executes a request late that was sent to another one meanwhile.
+    """
+    after, before = _parse_lease(new), _parse_lease(old)
+    return new != old if after is None or before is None else after[0] > before[0]
 
 
 def _parse_lease(text: str) -> tuple[int, Member] | None:

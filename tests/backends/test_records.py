@@ -1,6 +1,7 @@
 """The format of leases in the records of a server, and a server that loses its records."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
 
@@ -12,6 +13,7 @@ from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import request_stacks
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.rendezvous.run import open_run, steer_run
 from hpcelastic.storage.paths import RunPaths
@@ -37,6 +39,20 @@ def test_a_lease_is_read(lease: dict[str, object], heartbeat: int | None, tmp_pa
     assert {node: (lease.heartbeat, lease.member) for node, lease in leases.items()} == (
         {} if heartbeat is None else {"a@0": (heartbeat, READY)}
     )
+
+
+def test_a_lease_that_a_server_shows_again_is_no_renewal(tmp_path: Path) -> None:
+    """A member of a cluster may execute a request late that was sent to another one meanwhile."""
+    connection = Connection(Server(), "run")
+    backend = RecordsBackend("server", connection, StateCopies(RunPaths(tmp_path)))
+    lease, observer = backend.lease("a@0"), backend.observer(Expiry(10.0, 2.0), lambda: 100.0)
+    lease.renew(READY)
+    old = connection.all("nodes/")["nodes/a@0"]
+    lease.renew(replace(READY, node_state=NodeState.LEFT))
+    assert observer.observe([])["a@0"].member == replace(READY, node_state=NodeState.LEFT)
+    connection.set("nodes/a@0", old)
+    (seen,) = observer.observe([]).values()
+    assert seen.member is not None and seen.member.node_state is NodeState.LEFT
 
 
 LOST = "the server has lost the state of this run: it holds version 1, and had version 3; use another run id"
@@ -65,6 +81,40 @@ def test_a_register_refuses_a_version_that_is_older_than_one_it_knows(known_by: 
         used.read()
     with pytest.raises(StoreError, match=LOST):
         used.commit(1, {"phase": "joining"})
+    for number in range(1, 4):
+        assert register().commit(number, {"phase": "joining"})
+    with pytest.raises(StoreError, match="has lost the state of this run"):
+        used.commit(4, {"phase": "joining"})
+
+
+@pytest.mark.parametrize("versions", [2, 3, 4])
+def test_a_register_refuses_the_versions_of_another_history(versions: int, tmp_path: Path) -> None:
+    """The server may have as many versions again before this node looks."""
+    server = Server()
+
+    def register() -> AnyRegister:
+        backend = RecordsBackend("server", Connection(server, "run"), StateCopies(RunPaths(tmp_path)))
+        return backend.register("me")
+
+    used = register()
+    for turn, count in enumerate((3, versions)):
+        server.records.clear()
+        for number in range(count):
+            assert register().commit(number, {"phase": "joining"})
+        if turn == 0:
+            assert used.read().number == 3
+    with pytest.raises(StoreError, match="has lost the state of this run"):
+        used.read()
+
+
+def test_a_register_accepts_versions_without_a_history(tmp_path: Path) -> None:
+    server = Server()
+    connection = Connection(server, "run")
+    register = RecordsBackend("server", connection, StateCopies(RunPaths(tmp_path))).register("me")
+    connection.set("state", json.dumps({"version": 4, "nonce": "ab", "value": {"phase": "joining"}}))
+    assert register.read().number == 4
+    assert register.commit(4, {"phase": "joining"})
+    assert register.read().number == 5
 
 
 def test_a_node_reports_that_the_server_has_lost_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
