@@ -9,7 +9,7 @@ import hashlib
 import json
 import secrets
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcelastic.backends.etcd_requests import NO_TLS, NOT_A_FILE, Server, Tls
@@ -19,6 +19,9 @@ from hpcelastic.protocol.settings import PREFIX
 
 _MAX_OPERATIONS = 100
 """Operations in one transaction. The default limit of a server is 128."""
+
+_MAX_SETS = 5
+"""How often a record is set that is not as expected. It changes when the server is told to remove it later."""
 
 _KEY_NOT_FOUND, _KEY_EXISTS, _COMPARE_FAILED = 100, 105, 101
 """Error codes of version 2: key not found, key already exists, compare failed."""
@@ -40,6 +43,9 @@ class EtcdV2:
         self._server = Server(endpoint, tls)
         self._ttl = ttl
         self._renews: bool | None = None  # whether the server can renew the lifetime of a directory
+        self._tokens: dict[str, Any] = {}
+        """The tokens of the records that `set` has written."""
+
         above = urllib.parse.quote(prefix.strip("/"))
         self._root = f"/v2/keys/{above}/{urllib.parse.quote(run_id, safe='')}"
 
@@ -57,9 +63,17 @@ class EtcdV2:
         raise self._error(status, answer)
 
     def set(self, key: str, text: str) -> None:
-        status, answer = self._put(key, {"value": text})
-        if status not in (200, 201):
-            raise self._error(status, answer)
+        self._tokens[key] = _written(text, self._tokens.get(key), lambda token: self._replace(key, token, text))
+
+    def _replace(self, key: str, token: Any, text: str) -> tuple[bool, Record | None]:
+        """Set ``key`` as `compare_set` does. Return whether that was done, and the record then."""
+        condition = {"prevExist": "false"} if token is None else {"prevIndex": str(token)}
+        status, answer = self._put(key, {"value": text, **condition})
+        if status in (200, 201):
+            return True, Record(text, answer["node"]["modifiedIndex"])
+        if _error_code(answer) in (_KEY_EXISTS, _COMPARE_FAILED, _KEY_NOT_FOUND):
+            return False, self.get(key)
+        raise self._error(status, answer)
 
     def all(self, prefix: str) -> dict[str, str]:
         node = self._node(prefix.rstrip("/"), recursive="true")
@@ -134,6 +148,8 @@ class EtcdV3:
         self._root = f"{prefix.rstrip('/')}/{run_id}/"
         self._ttl = ttl
         self._lease = {"lease": _lease_id(self._root)} if ttl else {}
+        self._tokens: dict[str, Any] = {}
+        """The tokens of the records that `set` has written."""
 
     def get(self, key: str) -> Record | None:
         found = self._request("kv/range", {"key": self._key(key)}).get("kvs", [])
@@ -144,7 +160,18 @@ class EtcdV3:
         return self._txn([self._compare_revision(key, token)], [put])
 
     def set(self, key: str, text: str) -> None:
-        self._request("kv/put", {"key": self._key(key), "value": _base64(text), **self._lease})
+        self._tokens[key] = _written(text, self._tokens.get(key), lambda token: self._replace(key, token, text))
+
+    def _replace(self, key: str, token: Any, text: str) -> tuple[bool, Record | None]:
+        """Set ``key`` as `compare_set` does. Return whether that was done, and the record then."""
+        put = {"requestPut": {"key": self._key(key), "value": _base64(text), **self._lease}}
+        get = {"requestRange": {"key": self._key(key)}}
+        request = {"compare": [self._compare_revision(key, token)], "success": [put], "failure": [get]}
+        answer = self._request("kv/txn", request)
+        if answer.get("succeeded"):
+            return True, Record(text, answer["header"]["revision"])
+        found = answer["responses"][0]["response_range"].get("kvs", [])
+        return False, Record(_value(found[0]), found[0]["mod_revision"]) if found else None
 
     def all(self, prefix: str) -> dict[str, str]:
         start = f"{self._root}{prefix}"
@@ -241,6 +268,20 @@ def server_version(endpoint: str, tls: Tls = NO_TLS) -> str:
     if status != 200 or not isinstance(answer, Mapping) or "etcdserver" not in answer:
         raise StoreError(f"{endpoint} answered {status}: {answer!r:.60}; it is no etcd server")
     return str(answer["etcdserver"])
+
+
+def _written(text: str, token: Any, replace: Callable[[Any], tuple[bool, Record | None]]) -> Any:
+    """Set a record to ``text`` by ``replace``, and return its token. ``token`` is the one that it should have now.
+
+    A request that was repeated at another member may be executed twice, much later for the second time. So each one
+    names the record that it replaces, and a record that has the text already was set by an earlier request.
+    """
+    for _ in range(_MAX_SETS):
+        done, record = replace(token)
+        token = None if record is None else record.token
+        if done or (record is not None and record.text == text):
+            return token
+    raise StoreError("etcd: another process sets a record of this one; start each agent with a node name of its own")
 
 
 def _error_code(answer: Any) -> int | None:

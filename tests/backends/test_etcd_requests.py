@@ -2,10 +2,12 @@
 
 import contextlib
 import io
+import secrets
 import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import pytest
 
@@ -98,6 +100,33 @@ def test_the_first_member_gets_all_the_time_for_a_change_that_is_not_repeated(mo
     with pytest.raises(StoreError, match="does not answer: timed out"):
         members.records.compare_set("state", None, "x")
     assert members.requests == [("n1", 5.0)]
+
+
+@pytest.mark.parametrize("version", [connect, connect_v2], ids=["version 3", "version 2"])
+def test_a_record_is_not_set_back_by_a_request_that_a_member_executes_late(
+    version: Connect, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, sent = version(etcd.endpoint, secrets.token_hex(6), True), list[tuple[Any, ...]]()
+    send = records._server.send
+
+    def recorded(*request: Any, **more: Any) -> Any:
+        sent.append(request)
+        return send(*request, **more)
+
+    for text in ("1", "2", "3"):
+        with monkeypatch.context() as patch:
+            patch.setattr(records._server, "send", recorded)
+            records.set("nodes/a", text)
+    assert len(sent) == 3, "each takes one request"
+    for request in sent[:2]:
+        send(*request)
+    assert records.all("nodes/") == {"nodes/a": "3"}
+    send(*sent[2])  # executed twice, once before its answer was lost
+    records._tokens.clear()
+    records.set("nodes/a", "3")
+    records.expire({"nodes/a": None}, 60.0)
+    records.set("nodes/a", "4")
+    assert records.all("nodes/") == {"nodes/a": "4"}
 
 
 def test_two_threads_that_leave_a_member_go_to_the_same_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
