@@ -31,6 +31,9 @@ _SETTLED = 600 * SECOND
 _STALE = 60.0
 """Seconds by which the times of a shared filesystem may be old. Source: nfs(5), acdirmax."""
 
+_ATTEMPTS = 3
+"""How often a run is read that others fold at the same time. The account of the last reading may lack some rounds."""
+
 _SLURM_TIMEOUT = 5.0
 """Seconds in which SLURM must answer."""
 
@@ -40,9 +43,13 @@ def account_of(run: RunReader) -> Account:
 
     In a long run, the account of old rounds is left in the directory, so that their events are not read again.
     """
-    journal = read_journal(run.paths, read_state(run.backend()), before=read_fold(run.paths))
+    for _ in range(_ATTEMPTS):
+        before = read_fold(run.paths)
+        journal = read_journal(run.paths, read_state(run.backend()), before=before)
+        if read_fold(run.paths) == before:
+            break  # else agents may have removed events of rounds that another command has folded meanwhile
     found = account(journal)
-    if (folded := _folded(run.paths, journal, found)) is not None:
+    if (folded := _folded(run.paths, journal, found)) is not None and read_fold(run.paths) == before:
         with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
             files.publish(run.paths.account, files.to_json(encode(folded)))
     return found

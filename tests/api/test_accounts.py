@@ -115,6 +115,29 @@ def test_the_account_is_the_same_without_the_events_that_are_part_of_it(long_run
     assert "round 58" in report.html and "round 39" not in report.html
 
 
+def test_a_run_that_another_command_folds_meanwhile_is_read_again(
+    long_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents may remove the events that are part of the new account."""
+    paths = long_run.reader.paths
+    expected = figures(account_of(long_run.reader))
+    content = paths.account.read_bytes()
+    paths.account.unlink()
+    reads: list[int] = []
+
+    def read(*args: object) -> object:
+        reads.append(1)
+        if len(reads) == 1:
+            paths.account.write_bytes(content)
+            shorten(long_run)
+        return read_logs(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(accounts, "read_logs", read)
+    assert figures(account_of(long_run.reader)) == expected
+    assert len(reads) > 2, "the logs, and the totals, twice"
+    assert paths.account.read_bytes() == content
+
+
 def test_a_damaged_account_is_not_replaced_once_the_events_are_removed(long_run: Run) -> None:
     account_of(long_run.reader)
     kept = shorten(long_run, 15)
