@@ -8,6 +8,7 @@ are a group, and so on. A place can have several groups. Between rounds:
 * A group that cannot be whole is dissolved. Its nodes stand by if no other group at their place needs them.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from hpcelastic.protocol.ranking import chosen_newcomers, in_order, inserted, prefixes
@@ -24,6 +25,7 @@ def ranked_groups(
     As `ranking.ranked`, for groups of ``size`` nodes at one place.
     """
     ordered = in_order(ready)
+    before = before[: len(before) - len(before) % size]  # the size of groups may have been another one
     here = {m.name: m for m in ordered}
     staying = [here[p.name] for p in before if p.name in here]
     groups = [_seats(before[start : start + size], here) for start in range(0, len(before), size)]
@@ -34,10 +36,11 @@ def ranked_groups(
     inside: list[Member] = []
     for index in kept:
         for seat, member in enumerate(groups[index]):
-            found = member or _successor(before[index * size + seat], places[index], pool)
-            pool = [m for m in pool if m.node != found.node]
-            inside.append(found)
-    others = [m for place in dict.fromkeys(m.topology for m in pool) for m in _whole(pool, place, size)]
+            if member is None:
+                member = _successor(before[index * size + seat], places[index], pool)
+                pool.remove(member)
+            inside.append(member)
+    others = _whole_groups(pool, size)
     near = {prefix for m in inside for prefix in prefixes(m)}
     chosen = {m.node for m in chosen_newcomers(others, max_nodes - len(inside), near)}
     members = inserted(inside, [m for m in ordered if m.node in chosen])
@@ -55,10 +58,10 @@ def _kept(
 ) -> list[int]:
     """Return the indices of the groups that stay, in their order. Those that miss the fewest nodes come first."""
     fullest = sorted(range(len(groups)), key=lambda index: (groups[index].count(None), index))
-    room: dict[str, int] = {place: sum(m.topology == place for m in ready) // size for place in places}
+    room = {place: count // size for place, count in Counter(m.topology for m in ready).items()}
     kept: list[int] = []
     for index in fullest:
-        if room[places[index]] and len(kept) < max_nodes // size:
+        if room.get(places[index]) and len(kept) < max_nodes // size:
             room[places[index]] -= 1
             kept.append(index)
     return sorted(kept)
@@ -70,6 +73,9 @@ def _successor(lost: Participant, place: str, pool: Sequence[Member]) -> Member:
     return next((m for m in there if m.local_world_size == lost.local_world_size), there[0])
 
 
-def _whole(pool: Sequence[Member], place: str, size: int) -> list[Member]:
-    there = [m for m in pool if m.topology == place]
-    return there[: len(there) - len(there) % size]
+def _whole_groups(pool: Iterable[Member], size: int) -> list[Member]:
+    """Return the members of ``pool`` that make whole groups, place by place."""
+    at: dict[str, list[Member]] = {}
+    for member in pool:
+        at.setdefault(member.topology, []).append(member)
+    return [m for there in at.values() for m in there[: len(there) - len(there) % size]]

@@ -63,6 +63,12 @@ def test_a_round_after_another(ready: str, max_nodes: int, ranks: str) -> None:
     assert shown(PAIRS, ready, max_nodes) == ranks
 
 
+def test_groups_of_another_size_are_made_anew() -> None:
+    """The job file may have another size after the run was resumed."""
+    ready = "a/s1 b/s1 c/s1 d/s1 e/s2 f/s2 x/s2 y/s2"
+    assert shown("a/s1 b/s1 c/s1 d/s1 e/s2 f/s2", ready, size=4) == "a b c d | e f x y"
+
+
 def test_a_node_with_as_many_workers_takes_the_seat() -> None:
     assert shown("a/s1:2 b/s1:4", "a/s1:2 x/s1:2 y/s1:4") == "a y +x"
 
