@@ -5,7 +5,7 @@ their workers. The agent that has made the request, the examiner, collects the r
 The round continues meanwhile. If the examiner dies, the round ends in any case.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
@@ -34,12 +34,17 @@ def conclude(state: State, number: int, verdict: str, ranks: Iterable[int], acti
     if state.phase is not Phase.RUNNING or hang is None or hang.number != number or hang.action:
         return Decision(None, describe(state))
     names = {participant.name for participant in participants_of(state, ranks)}
-    if action == "exclude" and len(state.participants) - len(names) < state.settings.nodes.min:
+    if action == "exclude" and state.settings.nodes.most_of(places_without(state, names)) < state.settings.nodes.min:
         action = "restart"
     concluded = replace(hang, verdict=verdict, ranks=tuple(ranks), action=action)
     drained = {*state.drained, *names} if action == "exclude" else state.drained
     reason = f"no hang: {verdict}" if action == "none" else verdict
     return steer(state, replace(state, hang=concluded, drained=tuple(sorted(drained)), reason=reason))
+
+
+def places_without(state: State, names: Collection[str]) -> list[str]:
+    """Return the places of the members of the round without the nodes with these names; see `NodeRange.most_of`."""
+    return [participant.topology for participant in state.participants if participant.name not in names]
 
 
 def participants_of(state: State, ranks: Iterable[int]) -> list[Participant]:

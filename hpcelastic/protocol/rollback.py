@@ -10,17 +10,21 @@ may be the cause. If it happens in the same step again, the next attempt exclude
 Then the run ends. A state is excluded by the round and the step that it has in its name, so nothing is removed.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hpcelastic.protocol.findings import Rollback
-from hpcelastic.protocol.state import Failure, State, name_of
+from hpcelastic.protocol.state import Failure, Member, State, name_of
 
 ATTEMPTS = 3
 """Number of returns because of one step. After as many, the run ends."""
 
 
-def rolled_back(state: State, failure: Failure | None, nodes: int) -> State:
-    """Return ``state`` with the rollback that ``failure`` demands, if it demands one. ``nodes`` are there."""
+def rolled_back(state: State, failure: Failure | None, there: Iterable[Member]) -> State:
+    """Return ``state`` with the rollback that ``failure`` demands, if it demands one.
+
+    The last return but one excludes the node, if enough other nodes are ``there``.
+    """
     if failure is None or failure.rollback is None:
         return state
     last, demand = state.rollback, failure.rollback
@@ -28,8 +32,9 @@ def rolled_back(state: State, failure: Failure | None, nodes: int) -> State:
     number = last.number + 1 if last is not None and repeats else 1
     rollback = Rollback(failure.round, demand.step, demand.failed_step, number)
     drained = {*state.drained}
-    if number == ATTEMPTS and nodes > state.settings.nodes.min:
-        drained.add(name_of(failure.node))
+    name, nodes = name_of(failure.node), state.settings.nodes
+    if number == ATTEMPTS and nodes.most_of(m.topology for m in there if m.name != name) >= nodes.min:
+        drained.add(name)
     return replace(state, rollback=rollback, drained=tuple(sorted(drained)))
 
 

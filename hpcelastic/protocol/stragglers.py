@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
 from hpcelastic.protocol.findings import Slow
-from hpcelastic.protocol.hangs import participants_of, steer
+from hpcelastic.protocol.hangs import participants_of, places_without, steer
 from hpcelastic.protocol.state import Phase, State
 
 
@@ -18,8 +18,10 @@ def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -
 
     The nodes of the ranks in ``exclude`` are drained if as many nodes stand by, and others stay.
     """
-    names = {participant.name for participant in participants_of(state, exclude)}
-    if len(names) > len(state.standbys) or len(names) == len(state.participants):
+    names, nodes = {participant.name for participant in participants_of(state, exclude)}, state.settings.nodes
+    # It is not known where the others stand by, so with nodes.within the members that are left must be enough.
+    left = nodes.most_of(places_without(state, names)) if nodes.within else len(state.participants) - len(names)
+    if len(names) > len(state.standbys) or left < (nodes.min if nodes.within else 1):
         names = set()
     drained = tuple(sorted({*state.drained, *names}))
     if state.phase is not Phase.RUNNING or state.round != slow.round or (state.slow, state.drained) == (slow, drained):

@@ -41,7 +41,9 @@ MUTANTS = {
     ),
     "a return excludes no round": Patch(ROLLBACK, "Rollback(failure.round, demand.step", "Rollback(0, demand.step"),
     "the node of a poisoned state stays": Patch(ROLLBACK, "if number == ATTEMPTS and", "if False and"),
-    "a node is drained that the run needs": Patch(ROLLBACK, "nodes > state.settings.nodes.min:", "nodes > 0:"),
+    "a node is drained that the run needs": Patch(
+        ROLLBACK, " and nodes.most_of(m.topology for m in there if m.name != name) >= nodes.min:", ":"
+    ),
     "returns never end": Patch(ROLLBACK, "rollback.number <= ATTEMPTS", "True"),
     "another failure ends the returns": Patch(
         ROLLBACK, " or not any(failure.rollback for failure in state.failures):", ":"

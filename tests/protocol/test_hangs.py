@@ -58,6 +58,19 @@ def test_no_node_is_excluded_that_the_run_needs() -> None:
     assert state.drained == () and state.hang.action == "restart"
 
 
+def test_no_node_is_excluded_whose_group_the_run_needs() -> None:
+    """Without it, the others at its place make no whole group."""
+    nodes = NodeRange(2, 4, multiple=2, within="switch")
+    members = tuple(
+        replace(p, topology=f"s{i // 2}") for i, p in enumerate((*STATE.participants, STATE.participants[0]))
+    )
+    members = (*members[:3], replace(members[3], node="d@1"))
+    state = replace(STATE, settings=replace(STATE.settings, nodes=nodes), participants=members)
+    for ranks, action in (((2,), "exclude"), ((2, 4), "restart")):
+        decided = conclude(examined(state), 1, "it hangs", ranks, "exclude").next
+        assert decided is not None and decided.hang is not None and decided.hang.action == action
+
+
 def test_the_participants_of_ranks() -> None:
     names = [[p.name for p in participants_of(STATE, ranks)] for ranks in ((0, 1), (2,), (1, 3), (), (7,))]
     assert names == [["a"], ["b"], ["a", "c"], [], []]

@@ -8,7 +8,8 @@ from hpcelastic.protocol.budget import has_crash_loop, identity, reason_to_give_
 from hpcelastic.protocol.findings import Rollback, RollbackDemand
 from hpcelastic.protocol.rollback import ATTEMPTS, reason_to_end, rolled_back
 from hpcelastic.protocol.settings import NodeRange, Settings
-from hpcelastic.protocol.state import Failure, Participant, Phase, State
+from hpcelastic.protocol.state import Failure, NodeState, Participant, Phase, State
+from tests.protocol.builders import member
 
 STATE = State(
     "r",
@@ -20,10 +21,13 @@ STATE = State(
 FAILURE = Failure(4, "b@1", 1, 0, 1, "the loss is nan", rollback=RollbackDemand(150, 100), step=151)
 
 
+THERE = [member(name, NodeState.READY, 4) for name in "abc"]
+
+
 def after(state: State, *failures: Failure, nodes: int = 3) -> State:
     """Return the state after these failures, one in each round, with so many nodes."""
     for failure in failures:
-        state = replace(rolled_back(state, replace(failure, round=state.round), nodes), failures=(failure,))
+        state = replace(rolled_back(state, replace(failure, round=state.round), THERE[:nodes]), failures=(failure,))
         state = replace(state, round=state.round + 1)
     return state
 
@@ -40,7 +44,7 @@ def test_a_demand_excludes_newer_states_of_that_round_and_earlier_ones() -> None
 @pytest.mark.parametrize("failure", [None, replace(FAILURE, rollback=None)])
 def test_another_failure_changes_nothing(failure: Failure | None) -> None:
     state = after(STATE, FAILURE)
-    assert rolled_back(state, failure, 3) == state
+    assert rolled_back(state, failure, THERE) == state
 
 
 def test_the_same_step_again_goes_further_and_another_step_begins_anew() -> None:
@@ -53,6 +57,15 @@ def test_the_same_step_again_goes_further_and_another_step_begins_anew() -> None
 
 def test_the_node_is_drained_at_last() -> None:
     assert after(STATE, *[FAILURE] * ATTEMPTS).drained == ("b",)
+
+
+@pytest.mark.parametrize(("places", "drained"), [("sstt", ("b",)), ("sst", ())])
+def test_a_node_whose_group_the_run_needs_is_not_drained(places: str, drained: tuple[str, ...]) -> None:
+    state = replace(STATE, settings=Settings(NodeRange(2, 4, multiple=2, within="switch")))
+    there = [member("abcd"[i], NodeState.READY, 4, topology=place) for i, place in enumerate(places)]
+    for _ in range(ATTEMPTS):
+        state = replace(rolled_back(state, replace(FAILURE, round=state.round), there), round=state.round + 1)
+    assert state.drained == drained
 
 
 def test_a_node_that_the_run_needs_is_not_drained() -> None:

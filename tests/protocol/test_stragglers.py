@@ -41,6 +41,15 @@ def test_the_node_is_drained_if_another_one_stands_by() -> None:
     assert record_stragglers(state, SLOW, [3]).next is None
 
 
+@pytest.mark.parametrize(("places", "drained"), [("ssttt", ("b",)), ("sst", ()), ("sttuu", ("b",))])
+def test_with_groups_under_one_switch_the_others_must_be_enough(places: str, drained: tuple[str, ...]) -> None:
+    members = tuple(Participant(f"{'abcde'[i]}@1", 2, "10.0.0.1", 1, topology=place) for i, place in enumerate(places))
+    nodes = NodeRange(2, 6, multiple=2, within="switch")
+    state = replace(STATE, settings=Settings(nodes), participants=members)
+    decided = record_stragglers(state, SLOW, [3]).next
+    assert decided is not None and decided.drained == drained
+
+
 @pytest.mark.parametrize(
     ("standbys", "ranks"),
     [((), (3,)), (("d@1",), (3, 4)), (("d@1", "e@1", "f@1", "g@1"), (0, 2, 4))],
