@@ -46,8 +46,9 @@ from hpcelastic.protocol.state import (
 )
 from hpcelastic.protocol.transitions import Mover, checked
 
-_TRACEBACKS = 8
-"""The number of failures that keep their tracebacks in the state. A value in etcd may have 1.5 MiB."""
+_FAILURES, _TRACEBACKS = 64, 8
+"""The number of failures in the state, apart from those that decide what follows, and of those that keep their
+tracebacks. All nodes may fail for the same reason, and a value in etcd may have 1.5 MiB."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ def _fault(state: State, view: View) -> str | None:
         member = view.nodes[node].member
         if not _alive(view, node) and not _stopped(state, member) and node not in done:
             return f"{name_of(node)} was lost"
-        if member is not None and member.fenced == state.round:
+        if member is not None and member.fenced == state.round and node not in done:
             return f"{member.name} lost its workers"
     return None
 
@@ -354,8 +355,8 @@ def _charge(state: State, view: View, returned: Collection[str]) -> State:
     if cause is Cause.WORKER:
         saved = max((seen.member.progress for seen in view.nodes.values() if seen.member), default=-1)
         state = refilled(state, failures[0] if failures else None, saved)
-        there = [seen for seen in view.nodes.values() if seen.alive and seen.member and not seen.member.leaving]
-        state = rolled_back(state, next((failure for failure in failures if failure.rollback), None), len(there))
+        there = [seen.member for seen in view.nodes.values() if seen.alive and seen.member and not seen.member.leaving]
+        state = rolled_back(state, next((failure for failure in failures if failure.rollback), None), there)
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     kept = _shortened(failures) if cause is Cause.WORKER else ()
     return replace(state, cause=None, grace=0.0, spent=spent, failures=kept)
@@ -472,8 +473,10 @@ def _failures(state: State, view: View) -> tuple[Failure, ...]:
 
 
 def _shortened(failures: tuple[Failure, ...]) -> tuple[Failure, ...]:
-    """Return the failures without the tracebacks of all but the first ones. The root cause is the first."""
-    return failures[:_TRACEBACKS] + tuple(replace(failure, traceback="") for failure in failures[_TRACEBACKS:])
+    """Return the first failures, of which the first ones have their tracebacks. The root cause is the first."""
+    later = [failure for failure in failures[_FAILURES:] if failure.rollback or failure.collective]
+    others = [*failures[_TRACEBACKS:_FAILURES], *later[:_FAILURES]]
+    return failures[:_TRACEBACKS] + tuple(replace(failure, traceback="") for failure in others)
 
 
 def _precedence(failure: Failure) -> tuple[bool, bool, float, int]:

@@ -20,6 +20,7 @@ from hpcelastic.protocol.decide import (
     retire,
     scale,
 )
+from hpcelastic.protocol.findings import RollbackDemand
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
 from tests.protocol.builders import (
@@ -1055,6 +1056,26 @@ def test_the_first_reports_keep_their_tracebacks_and_all_keep_their_messages() -
     assert decided is not None
     assert [report.message for report in decided.failures] == ["ValueError"] * 10
     assert [report.traceback for report in decided.failures] == [*(f"of {name}" for name in "jabcdefg"), "", ""]
+
+
+def test_the_state_has_the_first_reports_and_those_that_decide_what_follows() -> None:
+    """All of thousands of nodes may fail for the same reason."""
+    reports = [replace(failure("a", 1, float(rank)), rank=rank, node=f"n{rank}@0") for rank in range(100)]
+    reports[80] = replace(reports[80], collective=True)
+    reports[90] = replace(reports[90], rollback=RollbackDemand(5, 3))
+    members = tuple(Participant(report.node, 1, "host", 1) for report in reports)
+    seen = view(*(ready("a", 1, node=report.node, failure=report) for report in reports))
+    state = replace(joining("", Cause.WORKER, given=settings(1, 100, last_call=0.0)), participants=members)
+    decided = decide(state, seen).next
+    assert decided is not None
+    assert [report.rank for report in decided.failures] == [*range(64), 90, 80]
+
+
+def test_a_success_counts_although_the_lease_expired_at_that_moment() -> None:
+    state = joining("ab", Cause.JOIN, grace=120.0)
+    seen = view(succeeded("a", 1, fenced=1), succeeded("b", 1))
+    decided = decide(state, seen).next
+    assert decided is not None and decided.phase is Phase.SUCCEEDED
 
 
 # The user: close and reopen
