@@ -5,7 +5,7 @@ the square of their number. So a node that publishes something notifies the lead
 other. The other nodes poll now and then, in case that no leader is left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
 
@@ -20,6 +20,10 @@ _LARGE = 64
 
 _LOOK_INTERVAL = 0.5
 """Seconds from the look of some nodes of a large job until the next ones look."""
+
+
+_STAND_IN_INTERVAL = 5.0
+"""Seconds from the time at which some nodes of a large job stand in for leaders until the next ones do so too."""
 
 
 def is_large(nodes: int) -> bool:
@@ -37,22 +41,38 @@ def first_look(member: Member) -> float:
 
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
-    """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""
-    members = (p for p in state.participants if p.node not in view.dead and p.node != state.just_lost)
-    return list(islice(members, COUNT)) or _ready(state, view)
+    """Return the leaders in order: live members of the last round; if none is alive, ready nodes.
+
+    They are the first live members of all. In a large round they are those of each third of the ranks, because nodes
+    with neighbouring ranks may share a switch, and may be lost together.
+    """
+    count = len(state.participants)
+    if not is_large(count):
+        return list(islice(_live(state, view, range(count)), COUNT)) or _ready(state, view)
+    size = -(-count // COUNT)
+    parts = (range(start, min(start + size, count)) for start in range(0, count, size))
+    firsts = (next(_live(state, view, part), None) for part in parts)
+    return [first for first in firsts if first is not None] or _ready(state, view)
 
 
-def leader_rank(found: Sequence[Participant | Member], state: State, own: Member) -> int | None:
+def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, waited: float) -> int | None:
     """Return the rank of a node among the leaders that were ``found``; None if it is none of them.
 
-    While a round forms, the first ready nodes of a large job are leaders too. After a requeue the members of the last
-    round may all be gone, and their leases have not expired yet.
+    While a round forms, ready nodes of a large job stand in for leaders that may be lost. After a requeue the members
+    of the last round may all be gone, and their leases have not expired yet. ``waited`` are the seconds since the node
+    has become ready; see `stand_in_turn`.
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
+    return COUNT + own.order if rank is None and waited >= stand_in_turn(state, own) else rank
+
+
+def stand_in_turn(state: State, own: Member) -> float:
+    """Return how many seconds after it has become ready a node stands in for leaders; infinity if it never does.
+
+    The first nodes of the job do so at once. They may be lost too, so the others follow.
+    """
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    if rank is None and ready and is_large(own.job_nodes) and own.order < COUNT:
-        return COUNT + own.order
-    return rank
+    return own.order // COUNT * _STAND_IN_INTERVAL if ready and is_large(own.job_nodes) else float("inf")
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -78,6 +98,12 @@ def rivals(before: State, after: State) -> list[Participant]:
     """Return the members of the last round, beside the leaders, that may be about to commit ``after`` too: the
     neighbours of a node that was lost."""
     return around(before, after.lost)
+
+
+def _live(state: State, view: View, ranks: Iterable[int]) -> Iterator[Participant]:
+    """Yield the members of the last round with these ranks that are alive."""
+    members = (state.participants[rank] for rank in ranks)
+    return (p for p in members if p.node not in view.dead and p.node != state.just_lost)
 
 
 def _ready(state: State, view: View) -> list[Participant | Member]:

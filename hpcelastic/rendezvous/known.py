@@ -19,8 +19,9 @@ class KnownState:
 
     A change that a notification brings is the content of a version that exists. It may be late, and newer versions may
     exist too. It replaces a reading of the register if it follows the newest known version, and if the lease of this
-    node has not expired since the last reading. While a lease is held, no round can end without this node: the others
-    wait until it has stopped its workers. So a change that arrives late cannot start workers of a round that has ended.
+    node has not expired since the last reading, which began after all nodes had seen the lease. While a lease is held,
+    no round can end without this node: the others wait until it has stopped its workers. So a change that arrives late
+    cannot start workers of a round that has ended.
     The same holds for a version that is opened because a notification has named it.
     """
 
@@ -64,10 +65,10 @@ class KnownState:
         it."""
         self._unread = self._take(version)
 
-    def read(self, held: HeldLease, regained_at: float) -> tuple[int, State]:
+    def read(self, held: HeldLease, settled_at: float) -> tuple[int, State]:
         """Return the newest version and its state: by a change that was offered, or from the register.
 
-        ``held`` is the lease of this node. ``regained_at`` is the time at which a lease that had expired was renewed.
+        ``held`` is the lease of this node; ``settled_at`` is that of `LeaseKeeper`.
         """
         changes, self._changes = self._changes, {}
         if self._unread:
@@ -75,7 +76,7 @@ class KnownState:
         else:
             done = self.number < 0 and self._begin()
             newest = max(changes, default=0)
-            if regained_at <= self._read_at and self._clock() < held.end:
+            if settled_at <= self._read_at and self._clock() < held.end:
                 done |= self._follow(changes, newest)
             if not done or newest > self.number:
                 self._read_register()

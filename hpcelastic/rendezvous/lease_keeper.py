@@ -46,9 +46,14 @@ class LeaseKeeper:
         due."""
 
     @property
+    def settled_at(self) -> float:
+        """The time from which all nodes must have seen the lease, in case it had expired before."""
+        return self.regained_at + self._margin
+
+    @property
     def settled(self) -> bool:
-        """Whether all nodes must have seen the lease as it is now, in case it had expired before."""
-        return self.held.start >= self.regained_at + self._margin
+        """Whether the lease was renewed since `settled_at`."""
+        return self.held.start >= self.settled_at
 
     def renew(self, member: Member) -> None:
         """Publish ``member``. Raises StoreError if the lease cannot be renewed."""

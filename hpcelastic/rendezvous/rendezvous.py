@@ -6,13 +6,12 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -27,9 +26,6 @@ from hpcelastic.rendezvous.observed_leases import ObservedLeases
 from hpcelastic.rendezvous.probes import Probes
 from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.suspicion import Suspicions
-
-_EXPIRY_DELAY = 0.01
-"""Seconds after the expiry of a lease at which it has certainly expired."""
 
 
 class Rendezvous:
@@ -59,8 +55,8 @@ class Rendezvous:
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
         self._suspicions = Suspicions(node, self._leases, self._known, clock)
-        self._lost = ""
-        """`State.lost` of the state that was followed last."""
+        self._lost_in = -1
+        """The last round that the loss of this node has ended."""
 
         self._published_at = clock()
         """The time at which the content of the lease has changed last."""
@@ -101,8 +97,11 @@ class Rendezvous:
         A renewal is due three times in the life of a lease, before each poll while a round forms, because others may
         wait for it then, and when another node requests one.
         """
+        late = self._lease.published is not None and self._lease.until_renewal(early=False) <= 0
+        if late:
+            self._renew(self._suspicions.with_gone(member))  # before a look at the leases, which may be slow, or fail
         member = self._with_dead(member)
-        if member != self._lease.published or self._until_renewal() <= 0:
+        if member != self._lease.published or (not late and self._until_renewal() <= 0):
             self._renew(member)
 
     def poll(self) -> Observation | None:
@@ -148,10 +147,10 @@ class Rendezvous:
                 self._known.offer(version, change)
                 self._expedite(newer)
             case PeerSilent(node):
-                self._suspicions.silent.add(node)
+                self._suspicions.became_silent(node)
                 self._schedule.record_notification(newer=True)
             case PeerHeard(node):
-                self._suspicions.silent.discard(node)
+                self._suspicions.heard(node)
             case PeerLinkLost(node):
                 self._link_lost(node)
             case PeerRefused(node) if not self._suspicions.suspects(node):
@@ -251,18 +250,20 @@ class Rendezvous:
         self._suspicions.keep()
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
-        urgent = bool(self._suspicions.silent) or late or not self._lease.settled
+        urgent = self._suspicions.watchful or late or not self._lease.settled
         nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
         self._lease.set_alone(nodes == 1)
         rank = self._leader_rank()
         started = self._leases.looked_at if self._leases.looked_at >= began else self._clock()
         self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
-        for seconds in self._suspicions.expiries():
-            self._schedule.read_within(seconds + _EXPIRY_DELAY)
+        for seconds in self._suspicions.reads():
+            self._schedule.read_within(seconds)
         if self._changes:
             self._schedule.read_within(self._times.poll)
         if (left := self._until_turn(state)) > 0:
             self._schedule.poll_within(left)
+        if published and (left := self._published_at + stand_in_turn(state, published) - self._clock()) > 0:
+            self._schedule.read_within(left)
         self._notify_leaders()
         return rank
 
@@ -322,11 +323,10 @@ class Rendezvous:
             self._published(member, before)
 
     def _with_dead(self, member: Member) -> Member:
-        """Return ``member`` with the nodes that we know to be gone."""
+        """Look at the leases of suspected nodes, and return ``member`` with those that are gone."""
         if self._suspicions.confirm():
             self._schedule.record_notification(newer=True)
-        news = sorted(self._suspicions.gone - set(member.dead))
-        return replace(member, dead=(*member.dead, *news)) if news else member
+        return self._suspicions.with_gone(member)
 
     def _until_renewal(self) -> float:
         early = not self._known.offered  # else it is followed first: all nodes do, and a renewal waits behind them
@@ -351,7 +351,7 @@ class Rendezvous:
         elif acts or joining or member.node_state is NodeState.SUCCEEDED:
             self._leaders_notified = False
             self._schedule.record_notification(newer=False)
-        elif not self._suspicions.silent and self._lease.settled:
+        elif not self._suspicions.watchful and self._lease.settled:
             self._schedule.record_caught_up()
 
     # Leaders
@@ -370,23 +370,25 @@ class Rendezvous:
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
         found, published = self._leaders(), self._lease.published
-        return leader_rank(found, self._known.state, published) if found and published else None
+        waited = self._clock() - self._published_at
+        return leader_rank(found, self._known.state, published, waited) if found and published else None
 
     # Reading
 
     def _read(self) -> tuple[int, State]:
         before, published = self._known.number, self._lease.published
-        version, state = self._known.read(self._lease.held, self._lease.regained_at)
+        version, state = self._known.read(self._lease.held, self._lease.settled_at)
         waits = published is not None and published.node_state is NodeState.READY
         if waits and state.phase is Phase.JOINING and 0 <= before < version:
             self._lease.requested = True  # the leaders may have seen no renewal of a node that was not in the round
-        if state.lost == self._node != self._lost:
+        ended = state.round - (state.phase is Phase.RUNNING)
+        if state.lost == self._node and ended > self._lost_in:
             self._lease.duration.declared_dead()
-        self._lost = state.lost
+            self._lost_in = ended
         return version, state
 
     def _decide(self, state: State) -> Decision:
-        watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
+        watchful = self._suspicions.watchful or state.phase is not Phase.RUNNING
         self._leases.read(watchful, self._lease.duration.interval / 2)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since

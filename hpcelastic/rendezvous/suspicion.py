@@ -4,11 +4,11 @@ A report alone proves nothing. A neighbour counts as gone if its kernel refuses 
 a node that is alive renews its lease as soon as a link to it breaks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from hpcelastic.protocol.leaders import turn
-from hpcelastic.protocol.state import Phase
+from hpcelastic.protocol.leaders import is_large, turn
+from hpcelastic.protocol.state import Member, Phase
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
@@ -22,6 +22,13 @@ _DEFERRAL = 300e-6
 """Seconds for each member, from the end of a round until other neighbours than the first one look, which reports the
 node unless it is lost too. A leader that waits for the node lets them look earlier; see `Suspicions.probed`.
 All members publish meanwhile that they have stopped, and a look waits behind them."""
+
+_EXPIRY_DELAY = 0.01
+"""Seconds after the expiry of a lease at which it has certainly expired."""
+
+_RECHECK, _RECHECK_PER_NODE = 5.0, 1e-3
+"""Seconds until a node that was found gone, and is still a member of the last round, is looked at again; for each
+member, in a large round."""
 
 _EARLY = 2
 """Neighbours that look as soon as the link breaks, so that the second one needs only one more look."""
@@ -57,18 +64,52 @@ class _Suspect:
         return self.turn if self.since == float("inf") else max(self.turn, self.since + _STANDSTILL)
 
 
+@dataclass(frozen=True)
+class _Proof:
+    """What has proved that a node is gone: its lease stood still at this ``version``."""
+
+    version: str
+    next_look: float
+    """The time of the next look at its lease. If the node has renewed it, the proof was wrong."""
+
+
 class Suspicions:
     """The neighbours that this node suspects, in the round that runs or has just ended, the one of ``known``."""
 
     def __init__(self, node: str, leases: ObservedLeases, known: KnownState, clock: Callable[[], float]) -> None:
         self._node, self._leases, self._known, self._clock = node, leases, known, clock
-        self.silent: set[str] = set()
-        """Neighbours whose heartbeats are missing. Only their leases show whether they are alive."""
+        self._silent: dict[str, float] = {}
+        """Neighbours whose heartbeats are missing, and the time from which this node looks at their leases. Only these
+        show whether they are alive."""
 
-        self.gone: frozenset[str] = frozenset()
+        self._gone: dict[str, _Proof] = {}
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
 
         self._suspects: dict[str, _Suspect] = {}
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Neighbours of which no process is left, neither of the agent nor of its workers."""
+        return frozenset(self._gone)
+
+    def with_gone(self, member: Member) -> Member:
+        """Return ``member``, this node, with the nodes that are gone."""
+        news = sorted(self._gone.keys() - set(member.dead))
+        return replace(member, dead=(*member.dead, *news)) if news else member
+
+    @property
+    def watchful(self) -> bool:
+        """Whether a neighbour is silent, so that its lease must be watched."""
+        return bool(self._silent)
+
+    def became_silent(self, node: str) -> None:
+        """The heartbeats of a neighbour are missing."""
+        self._silent[node] = self._clock() + turn(self._known.state, self._node, node) * _TURN
+
+    def heard(self, node: str) -> None:
+        """A neighbour is heard again."""
+        self._silent.pop(node, None)
+        self._gone.pop(node, None)
 
     def link_lost(self, node: str) -> None:
         """The link to a neighbour has broken. A node that is no member of the round any more is not suspected."""
@@ -83,7 +124,7 @@ class Suspicions:
 
     def refused(self, node: str) -> None:
         """The kernel of a suspect refuses connections."""
-        self._suspects[node] = replace(self._suspects[node], refused=node not in self.gone)
+        self._suspects[node] = replace(self._suspects[node], refused=node not in self._gone)
 
     def probed(self) -> None:
         """A leader waits for a node whose other neighbours may be lost: it is the turn of this node now."""
@@ -92,14 +133,23 @@ class Suspicions:
 
     @property
     def pause(self) -> float:
-        """Seconds until `confirm` looks again; infinite if no suspect refuses connections."""
-        return min((suspect.next_look for suspect in self._suspects.values()), default=float("inf")) - self._clock()
+        """Seconds until `confirm` looks again; infinite if it need not."""
+        looks = [suspect.next_look for suspect in self._suspects.values()]
+        looks += [proof.next_look for proof in self._gone.values()]
+        return min(looks, default=float("inf")) - self._clock()
 
     def confirm(self) -> bool:
-        """Look at the suspects of which it is time. Return whether that proves now that one of them is gone."""
+        """Look at the leases of nodes of which it is time. Return whether the nodes that are gone are others now."""
         now, before = self._clock(), self.gone
         due = {node: suspect for node, suspect in self._suspects.items() if suspect.next_look <= now}
-        versions, unchanged = self._leases.observer.lease_versions(due) if due else {}, list[str]()
+        again = {node: proof for node, proof in self._gone.items() if proof.next_look <= now}
+        looked = due.keys() | again
+        versions, unchanged = self._leases.observer.lease_versions(looked) if looked else {}, list[str]()
+        for node, proof in again.items():
+            if versions.get(node, proof.version) == proof.version:
+                self._gone[node] = self._proof(proof.version)
+            else:
+                del self._gone[node]  # the node has renewed its lease, so it is alive
         for node, suspect in due.items():
             version = versions.get(node)
             if suspect.since == float("inf"):
@@ -114,8 +164,11 @@ class Suspicions:
             if node in reported:
                 self._defer(node)
             else:
-                self.gone |= {node}
+                self._gone[node] = self._proof(versions[node])
         return self.gone != before
+
+    def _proof(self, version: str) -> _Proof:
+        return _Proof(version, self._clock() + max(_RECHECK, _RECHECK_PER_NODE * len(self._known.state.ranks)))
 
     def _reported(self) -> frozenset[str]:
         """Return the dead nodes of which the leaders learn without this node, because a round forms and they poll."""
@@ -131,8 +184,8 @@ class Suspicions:
     def keep(self) -> None:
         """Forget what was known of nodes that are not members of the round, and defer looks once it has ended."""
         state, members = self._known.state, self._known.state.ranks
-        self.gone = frozenset(node for node in self.gone if node in members)
-        self.silent = {node for node in self.silent if node in members}
+        self._gone = {node: proof for node, proof in self._gone.items() if node in members}
+        self._silent = {node: turn for node, turn in self._silent.items() if node in members}
         self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in members}
         if state.phase is Phase.JOINING:
             for node, suspect in [*self._suspects.items()]:
@@ -144,7 +197,20 @@ class Suspicions:
         suspect, later = self._suspects[node], self._clock() + _DEFERRAL * len(self._known.state.ranks)
         self._suspects[node] = replace(suspect, turn=max(suspect.turn, later), deferred=True)
 
-    def expiries(self) -> list[float]:
-        """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""
-        now = self._clock()
-        return [left for node in self.silent if (left := self._leases.observer.expires(node) - now) > 0]
+    def reads(self) -> Iterator[float]:
+        """Yield the seconds until this node must read the leases, because others may not do so.
+
+        It reads those of silent neighbours, to know their renewals and when they have expired. While a large round
+        forms, the first live node after lost ones reads the leases too. All leaders may be among these.
+        """
+        now, state = self._clock(), self._known.state
+        for node, due in self._silent.items():
+            if (expires := self._leases.observer.expires(node)) != float("inf"):
+                due = max(due, expires + _EXPIRY_DELAY)
+            if self._leases.looked_at < due:
+                yield due - now
+        rank = state.ranks.get(self._node)
+        if rank and state.phase is Phase.JOINING and is_large(len(state.participants)):
+            before = state.participants[rank - 1].node
+            if before in self._gone or before in self._suspects or before in self._silent:
+                yield max(1.0, _DEFERRAL * len(state.participants))

@@ -156,9 +156,7 @@ MUTANTS = {
     ),
     "a whole group is dissolved for one that is not": Patch(GROUPS, "(groups[index].count(None), index)", "index"),
     "a newcomer displaces a node of a dissolved group": Patch(GROUPS, "[*staying, *ordered]", "ordered"),
-    "newcomers that make no group are members": Patch(
-        GROUPS, "return there[: len(there) - len(there) % size]", "return there"
-    ),
+    "newcomers that make no group are members": Patch(GROUPS, "there[: len(there) - len(there) % size]", "there"),
     "names determine the order before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),
@@ -208,7 +206,7 @@ MUTANTS = {
     ),
     "a loss does not end the grace period": Patch(DECIDE, _LOSES, "if False:"),
     "an expired lease does not end the grace period": Patch(
-        DECIDE, "if member is not None and member.fenced == state.round:", "if False:"
+        DECIDE, "if member is not None and member.fenced == state.round and node not in done:", "if False:"
     ),
     "a node that leaves after its workers stopped ends the grace period": Patch(
         DECIDE, _LOSES, "if not _alive(view, node):"
@@ -235,15 +233,15 @@ MUTANTS = {
         "return 1.0",
     ),
     "a change waits for the next renewal": Patch(
-        RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
+        RENDEZVOUS, "if member != self._lease.published or (not late and self._until", "if (not late and self._until"
     ),
     "leases are not read while a round runs": Patch(
         OBSERVED_LEASES, " or self._clock() - self.looked_at >= interval:", ":"
     ),
     "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,
-        "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n",
-        "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n"
+        "(not late and self._until_renewal() <= 0):\n            self._renew(member)\n",
+        "(not late and self._until_renewal() <= 0):\n            self._renew(member)\n"
         "        self._lease._hold(self._clock(), self._clock() + self._lease.duration.seconds)\n",
     ),
     "every lease counts as proof of life": Patch(
@@ -253,7 +251,7 @@ MUTANTS = {
         LIVENESS, "age.proved = before - self._last_listing_end <= limit", "age.proved = False"
     ),
     "a change is used although the lease has expired since the last reading": Patch(
-        KNOWN, "if regained_at <= self._read_at and self._clock() < held.end:", "if True:"
+        KNOWN, "if settled_at <= self._read_at and self._clock() < held.end:", "if True:"
     ),
     "what was read long ago counts as read now": Patch(RUN, "return now < reading.began + _FRESH", "return True"),
     "a change leads from any version to the next one": Patch(

@@ -153,7 +153,7 @@ MUTANTS = {
         SUSPICION, "(suspect.place or node == state.lost)", "node == state.lost"
     ),
     "a node looks again at a neighbour that it has reported": Patch(
-        SUSPICION, "refused=node not in self.gone", "refused=True"
+        SUSPICION, "refused=node not in self._gone", "refused=True"
     ),
     "a probe does not hasten a look": Patch(RENDEZVOUS, "                    self._suspicions.probed()\n", ""),
     "each notification of a known version is a probe": Patch(
@@ -177,7 +177,7 @@ MUTANTS = {
         "self._suspects",
     ),
     "a node that was declared dead never counts as alive again": Patch(
-        SUSPICION, "        self.gone = frozenset(node for node in self.gone if node in members)\n", ""
+        SUSPICION, "        self._gone = {node: proof for node, proof in self._gone.items() if node in members}\n", ""
     ),
     "no node is notified of a version": Patch(
         RENDEZVOUS, "self._notifier.notify([*found.values(), *others]", "self._notifier.notify([]"
@@ -189,9 +189,47 @@ MUTANTS = {
         RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
     "the leases are not read early after a neighbour became silent": Patch(
-        SUSPICION, "(left := self._leases.observer.expires(node) - now) > 0", "(left := 1.0) < 0"
+        SUSPICION, "due = max(due, expires + _EXPIRY_DELAY)", "due = float('inf')"
     ),
-    "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
+    "the leases are not read if that of a silent neighbour was last seen long ago": Patch(
+        SUSPICION,
+        "due = max(due, expires + _EXPIRY_DELAY)",
+        "due = expires + _EXPIRY_DELAY if expires > now else float('-inf')",
+    ),
+    "a silent neighbour is not observed": Patch(
+        RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
+    ),
+    "the leaders of a large round are neighbours": Patch(
+        LEADERS, "    if not is_large(count):\n        return list(islice", "    if True:\n        return list(islice"
+    ),
+    "a third without a live member has a leader": Patch(
+        LEADERS, "range(start, min(start + size, count))", "range(start, count)"
+    ),
+    "no node stands in for the first nodes of a large job": Patch(
+        LEADERS, "own.order // COUNT * _STAND_IN_INTERVAL if", "(0.0 if own.order < COUNT else float('inf')) if"
+    ),
+    "a node stands in only if it polls by chance": Patch(
+        RENDEZVOUS,
+        "stand_in_turn(state, published) - self._clock()) > 0",
+        "stand_in_turn(state, published) - self._clock()) < 0",
+    ),
+    "no node leads after nodes that are lost": Patch(
+        SUSPICION, "if before in self._gone or before in self._suspects or before in self._silent:", "if False:"
+    ),
+    "a false report of a death is never withdrawn": Patch(
+        SUSPICION, "if versions.get(node, proof.version) == proof.version:", "if True:"
+    ),
+    "the own lease is renewed after a look at that of a neighbour": Patch(
+        RENDEZVOUS, "self._lease.until_renewal(early=False) <= 0\n        if late:", "False\n        if late:"
+    ),
+    "only the first of several losses makes the lease longer": Patch(
+        RENDEZVOUS, "ended > self._lost_in:", "self._lost_in < 0:"
+    ),
+    "a change is used although others may not have seen the lease at the last reading": Patch(
+        RENDEZVOUS,
+        "self._known.read(self._lease.held, self._lease.settled_at)",
+        "self._known.read(self._lease.held, self._lease.regained_at)",
+    ),
     "a dead node is a leader": Patch(LEADERS, "p.node not in view.dead and p", "p"),
     "the node whose loss has ended the round is a leader": Patch(LEADERS, " and p.node != state.just_lost", ""),
     "a node that was lost before the round is no leader": Patch(LEADERS, "state.just_lost", "state.lost"),
@@ -557,6 +595,20 @@ BY_TESTS = {
     "a node with a lost link does not renew its lease": "tests/rendezvous/test_notifications.py",
     "the leases are not read early after a neighbour became silent": "tests/rendezvous/test_notifications.py",
     "a silent neighbour is not observed": "tests/rendezvous/test_notifications.py",
+    "the leases are not read if that of a silent neighbour was last seen long ago": (
+        "tests/rendezvous/test_notifications.py"
+    ),
+    "the leaders of a large round are neighbours": "tests/protocol/test_leaders.py",
+    "a third without a live member has a leader": "tests/protocol/test_leaders.py",
+    "no node stands in for the first nodes of a large job": "tests/protocol/test_leaders.py",
+    "a node stands in only if it polls by chance": "tests/rendezvous/test_notifications.py",
+    "no node leads after nodes that are lost": "tests/rendezvous/test_notifications.py",
+    "a false report of a death is never withdrawn": "tests/rendezvous/test_notifications.py",
+    "the own lease is renewed after a look at that of a neighbour": "tests/rendezvous/test_notifications.py",
+    "only the first of several losses makes the lease longer": "tests/rendezvous/test_rendezvous.py",
+    "a change is used although others may not have seen the lease at the last reading": (
+        "tests/rendezvous/test_rendezvous.py"
+    ),
     "a dead node is a leader": "tests/protocol/test_leaders.py",
     "a notified node does not poll": "tests/protocol/test_polling.py",
     "a node that was lost before the round is no leader": "tests/protocol/test_leaders.py",

@@ -1,9 +1,11 @@
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
-from hpcelastic.protocol.state import NodeState, Phase, Seen, State, View
+from hpcelastic.protocol.state import NodeState, Participant, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
 
@@ -14,6 +16,38 @@ def names(state: State, *seen: Seen) -> list[str]:
 
 def test_the_first_members_of_the_round_are_leaders() -> None:
     assert names(running("dbca")) == ["d", "b", "c"]
+
+
+def large(count: int = 90, **changes: Any) -> State:
+    """Return a state in which a round runs on so many nodes, 0 and so on."""
+    members = tuple(Participant(f"{rank}@0", 2, f"host-{rank}", 1000) for rank in range(count))
+    return replace(running("", **changes), participants=members)
+
+
+def view_without(*dead: int) -> View:
+    seen = {f"{rank}@0": Seen(replace(member("a", NodeState.RUNNING, 1), node=f"{rank}@0"), False) for rank in dead}
+    return View(seen)
+
+
+@pytest.mark.parametrize(
+    ("count", "dead", "leading"),
+    [
+        pytest.param(64, (), [0, 1, 2], id="a round that is not large"),
+        pytest.param(65, (), [0, 22, 44], id="as many nodes as make no thirds"),
+        pytest.param(90, (), [0, 30, 60], id="all are alive"),
+        pytest.param(90, (0, 1, 30), [2, 31, 60], id="some first ones are dead"),
+        pytest.param(90, range(30), [30, 60], id="a third is dead"),
+        pytest.param(90, range(89), [89], id="one is left"),
+    ],
+)
+def test_the_leaders_of_a_large_round_are_apart(count: int, dead: Sequence[int], leading: list[int]) -> None:
+    found = leaders(large(count), view_without(*dead))
+    assert [int(leader.name) for leader in found] == leading
+
+
+def test_the_lost_node_is_no_leader_of_its_third() -> None:
+    state = large(phase=Phase.JOINING, lost="30@0")
+    assert [leader.name for leader in leaders(state, View({}))] == ["0", "31", "60"]
 
 
 def test_dead_nodes_are_not_leaders() -> None:
@@ -64,26 +98,30 @@ def test_without_nodes_there_is_no_leader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "job_nodes", "phase", "rank"),
+    ("order", "job_nodes", "phase", "waited", "rank"),
     [
-        pytest.param(0, 100, Phase.JOINING, 3, id="the first node of a large job"),
-        pytest.param(2, 100, Phase.JOINING, 5, id="the third one"),
-        pytest.param(3, 100, Phase.JOINING, None, id="another one"),
-        pytest.param(0, 64, Phase.JOINING, None, id="a job that is not large"),
-        pytest.param(0, 100, Phase.RUNNING, None, id="while a round runs"),
+        pytest.param(0, 100, Phase.JOINING, 0.0, 3, id="the first node of a large job"),
+        pytest.param(2, 100, Phase.JOINING, 0.0, 5, id="the third one"),
+        pytest.param(3, 100, Phase.JOINING, 4.9, None, id="another one"),
+        pytest.param(3, 100, Phase.JOINING, 5.0, 6, id="another one, later"),
+        pytest.param(99, 100, Phase.JOINING, 164.9, None, id="the last one"),
+        pytest.param(99, 100, Phase.JOINING, 165.0, 102, id="the last one, much later"),
+        pytest.param(0, 64, Phase.JOINING, 0.0, None, id="a job that is not large"),
+        pytest.param(0, 100, Phase.RUNNING, 0.0, None, id="while a round runs"),
     ],
 )
-def test_while_a_round_forms_the_first_nodes_of_a_large_job_are_leaders_too(
-    order: int, job_nodes: int, phase: Phase, rank: int | None
+def test_while_a_round_forms_nodes_of_a_large_job_stand_in_for_leaders_one_after_the_other(
+    order: int, job_nodes: int, phase: Phase, waited: float, rank: int | None
 ) -> None:
     state = replace(running("dbca"), phase=phase)
     own = member("x", NodeState.READY, 1, order=order, job_nodes=job_nodes)
-    assert leader_rank(leaders(state, View({})), state, own) == rank
+    assert leader_rank(leaders(state, View({})), state, own, waited) == rank
 
 
 def test_a_leader_has_its_place_as_rank() -> None:
     state = running("dbca")
-    ranks = [leader_rank(leaders(state, View({})), state, member(name, NodeState.RUNNING, 1)) for name in "dbca"]
+    found = leaders(state, View({}))
+    ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1), 0.0) for name in "dbca"]
     assert ranks == [0, 1, 2, None]
 
 

@@ -45,13 +45,13 @@ class Knowing:
     """What a node knows that has read version 1 at time 1, and whose lease ends at time 10."""
 
     def __init__(self, first: Reading = NOTHING) -> None:
-        self.now, self.regained_at, self.end = 1.0, 0.0, 10.0
+        self.now, self.settled_at, self.end = 1.0, 0.0, 10.0
         self.register = FakeRegister(JOINING)
         self.known = KnownState(self.register, first, lambda: self.now)  # type: ignore[arg-type]
         assert self.read() == (1, JOINING)
 
     def read(self) -> tuple[int, State]:
-        return self.known.read(HeldLease(0.0, self.end), self.regained_at)
+        return self.known.read(HeldLease(0.0, self.end), self.settled_at)
 
 
 def change(before: State, after: State) -> bytes:
@@ -138,18 +138,20 @@ def test_a_version_that_a_late_listing_shows_is_not_returned_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "data", "regained_at", "end"),
+    ("number", "data", "settled_at", "end"),
     [
         pytest.param(3, change(RUNNING, ENDED), 0.0, 10.0, id="a version between is missing"),
         pytest.param(1, change(JOINING, RUNNING), 0.0, 10.0, id="a version that is known"),
-        pytest.param(2, change(JOINING, RUNNING), 1.5, 10.0, id="the lease was regained after the last reading"),
+        pytest.param(
+            2, change(JOINING, RUNNING), 1.5, 10.0, id="others may not have seen the lease at the last reading"
+        ),
         pytest.param(2, change(JOINING, RUNNING), 0.0, 2.0, id="the lease has expired"),
     ],
 )
-def test_otherwise_the_register_is_read(number: int, data: bytes, regained_at: float, end: float) -> None:
+def test_otherwise_the_register_is_read(number: int, data: bytes, settled_at: float, end: float) -> None:
     it = Knowing()
     it.register.states += [RUNNING, ENDED]
-    it.now, it.regained_at, it.end = 2.0, regained_at, end
+    it.now, it.settled_at, it.end = 2.0, settled_at, end
     it.known.offer(number, data)
     assert it.read() == (3, ENDED)
 

@@ -1,24 +1,27 @@
 """Notifications of a rendezvous: the nodes that it notifies, and its reaction to notifications."""
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
 
-from hpcelastic.protocol import leaders
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol import leaders, polling
 from hpcelastic.protocol.changes import changed, unpack
 from hpcelastic.protocol.decide import Decision, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
-from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
+from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous import suspicion
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import LeaseObserver, read_leases
-from tests.rendezvous.nodes import DEAD, HEARTBEAT, LEASE, Node, World, make_world, names
+from tests.rendezvous.nodes import DEAD, HEARTBEAT, LAST_CALL, LEASE, Node, World, make_world, names
 
 
 @dataclass
@@ -60,15 +63,21 @@ class NotifiedNode(Node):
         return state
 
     @property
+    def neighbours(self) -> set[str]:
+        """The nodes with which this node shares a link."""
+        state = self.rendezvous._known.state
+        return {p.node for p in leaders.around(state, self.member.node)}
+
+    @property
     def new_notifications(self) -> list[tuple[set[str], int]]:
         """The notified nodes and versions since the last access."""
         notified, self.notifier.notified = self.notifier.notified, []
         return notified
 
 
-def running(root: Path, count: int) -> tuple[World, list[NotifiedNode]]:
+def running(root: Path, count: int, minimum: int = 1) -> tuple[World, list[NotifiedNode]]:
     """Return a round that runs on ``count`` nodes. All nodes know it, and no notification is pending."""
-    world = make_world(root, 1, count)
+    world = make_world(root, minimum, count)
     nodes = [
         NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)
     ]
@@ -86,8 +95,28 @@ def running(root: Path, count: int) -> tuple[World, list[NotifiedNode]]:
     return world, nodes
 
 
+def deliver(world: World, nodes: Sequence[NotifiedNode], until: float) -> State:
+    """Let the nodes take their turns, and deliver their notifications, until a round runs on all of them.
+
+    Return the state then, or at the time ``until``.
+    """
+    state = nodes[0].rendezvous._known.state
+    before = state.round
+    while world.now < until:
+        for node in nodes:
+            state = node.turn() or state
+            for there, version in node.new_notifications:
+                for other in nodes:
+                    if other is not node and other.member.name in there:
+                        other.rendezvous.receive(Notification(version))
+        if state.round > before and all(node.member.round == state.round for node in nodes):
+            return state
+        world.now += 0.1
+    return state
+
+
 def named(count: int) -> list[tuple[int, str]]:
-    return list(enumerate("abcdefgh"[:count]))
+    return list(enumerate(ascii_lowercase[:count]))
 
 
 def test_a_commit_notifies_all_nodes(tmp_path: Path) -> None:
@@ -500,7 +529,7 @@ def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
     assert not looks(a, refused) and looks(a, Notification(version))
     assert a.rendezvous._suspicions.gone == {c.member.node}
     a.turn()
-    assert ({"b", "d"}, version) in a.new_notifications, "the leaders wait for this"
+    assert ({"d", "e"}, version) in a.new_notifications, "the leaders wait for this"
     assert not looks(a, refused) and not looks(a, Notification(version)), "it has reported the node"
     assert not looks(b, Notification(version)), "it suspects no node"
 
@@ -726,6 +755,109 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_expired(tmp_path: P
         state = a.turn()
     assert state.reason == "b was lost"
     assert DEAD < world.now - seen < DEAD + 0.05
+
+
+def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large round, the other nodes read the leases too seldom."""
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.1)
+    world, nodes = running(tmp_path, 7)
+    lost = {leader.node for leader in leaders.leaders(nodes[0].step().state, View({}))}
+    left = [node for node in nodes if node.member.node not in lost]
+    assert len(lost) == 3
+    for _ in range(10):
+        world.now += HEARTBEAT
+        for node in nodes:
+            node.rendezvous.renew(node.member)
+    began, world.now = world.now, world.now + 1.5
+    for node in left:
+        for name in lost.intersection(node.neighbours):
+            node.rendezvous.receive(PeerSilent(name))
+    state = deliver(world, left, until=began + 3 * DEAD)
+    assert (state.phase, state.round) == (Phase.RUNNING, 2) and lost.isdisjoint(state.ranks)
+    assert world.now - began < DEAD + 5.0
+
+
+@pytest.mark.parametrize("dead", ["abc", "abcde"])
+def test_a_large_job_forms_its_first_round_without_its_first_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.1)
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
+    world, began = make_world(tmp_path, 2, 8), 1000.0
+    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=8).member) for i, name in named(8)]
+    for node in nodes[: len(dead)]:
+        node.turn()  # it publishes that it is ready, and dies
+    state = deliver(world, nodes[len(dead) :], until=began + 20 * DEAD)
+    assert (state.phase, names(state)) == (Phase.RUNNING, [*"abcdefgh"[len(dead) :]])
+    assert world.now - began < LAST_CALL + 2 * DEAD + 10.0
+
+
+@pytest.mark.parametrize(
+    ("count", "dead"),
+    [
+        pytest.param(8, "abcd", id="the first nodes"),
+        pytest.param(8, "adg", id="all leaders"),
+        pytest.param(24, "abcdijklqrst", id="all leaders with the next nodes"),
+    ],
+)
+def test_of_nodes_lost_together_with_leaders_the_next_one_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, dead: str
+) -> None:
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
+    world, nodes = running(tmp_path, count)
+    lost = {node.member.node for node in nodes if node.member.name in dead}
+    left, began = [node for node in nodes if node.member.node not in lost], world.now
+    for news in (PeerLinkLost, PeerRefused, PeerRefused):
+        for node in left:
+            for name in lost.intersection(node.neighbours):
+                node.rendezvous.receive(news(name))
+            node.turn()
+        world.now += 0.2
+    state = deliver(world, left, until=began + 3 * DEAD)
+    assert (state.phase, state.round) == (Phase.RUNNING, 2) and lost.isdisjoint(state.ranks)
+    assert world.now - began < 6.0
+
+
+def test_a_report_of_a_node_that_is_alive_after_all_is_withdrawn(tmp_path: Path) -> None:
+    """No round forms without it, and its lease shows that it lives."""
+    world, (a, b) = running(tmp_path, 2, minimum=2)
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
+    a.turn()
+    world.now += 0.2
+    a.rendezvous.receive(PeerRefused(b.member.node))
+    state = a.turn()
+    assert state is not None and state.reason == "b was lost"
+    state = deliver(world, [a, b], until=world.now + 60.0)
+    assert (state.phase, set(names(state))) == (Phase.RUNNING, {"a", "b"})
+
+
+@pytest.mark.parametrize("error", [True, False], ids=["an error", "a slow listing"])
+def test_a_look_at_the_lease_of_a_neighbour_does_not_delay_the_own_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: bool
+) -> None:
+    world, (a, b) = running(tmp_path, 2)
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
+    a.turn()
+    world.now += HEARTBEAT
+    a.rendezvous.receive(PeerRefused(b.member.node))
+    before, at_the_look = a.rendezvous._lease.held.end, []
+
+    def look(nodes: Collection[str]) -> Mapping[str, str]:
+        at_the_look.append(a.rendezvous._lease.held.end)
+        if error:
+            raise StoreError("the listing fails")
+        return {}
+
+    monkeypatch.setattr(a.rendezvous._leases.observer, "lease_versions", look)
+    with pytest.raises(StoreError) if error else contextlib.nullcontext():
+        a.turn()
+    assert at_the_look == [world.now + LEASE] and at_the_look[0] > before
 
 
 def test_a_neighbour_that_is_no_longer_silent_is_ordinary(tmp_path: Path) -> None:

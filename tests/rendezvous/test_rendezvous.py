@@ -15,7 +15,7 @@ from hpcelastic.errors import ConfigError, StoreError, VisibilityError
 from hpcelastic.protocol.decide import Decision, drain, request_stacks
 from hpcelastic.protocol.findings import Hang
 from hpcelastic.protocol.hangs import examine
-from hpcelastic.protocol.lease_duration import LeaseDuration
+from hpcelastic.protocol.lease_duration import HeldLease, LeaseDuration
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
 from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run, steer_run
@@ -197,6 +197,16 @@ def test_a_node_that_was_declared_dead_although_it_is_alive_takes_a_longer_lease
     for _ in range(2):
         b.step()
         assert duration.seconds == 30.0, "once for each loss"
+    for _ in range(4):
+        world.now += 0.5
+        for node in (b, a):
+            node.turn()
+    assert len(a.step().state.participants) == 2, "it is in the next round"
+    wait(world, 4 * DEAD, a)
+    assert a.step().state.just_lost == b.member.node
+    for _ in range(2):
+        b.step()
+        assert duration.seconds == 60.0, "also after the second one in a row"
 
 
 # Renewals and reads of leases
@@ -873,6 +883,24 @@ def test_a_change_that_loses_a_race_is_decided_anew(tmp_path: Path) -> None:
     a.rendezvous.change(change)
     state = a.step().state
     assert (state.hang, state.stacks) == (Hang(1, 1, a.member.node), 2)
+
+
+def test_a_node_that_has_just_regained_its_lease_follows_no_late_change(tmp_path: Path) -> None:
+    """The round of the change may have ended: the last reading began when others had not seen its lease yet."""
+    world, a, b = running_pair(tmp_path)
+    wait(world, 2 * DEAD, a)
+    before = b.rendezvous._known.number
+    assert a.step().state.lost == b.member.node
+    reads: list[float] = []
+
+    def read(held: HeldLease, settled_at: float) -> tuple[int, State]:
+        reads.append(settled_at)
+        return known_read(held, settled_at)
+
+    known_read = b.rendezvous._known.read
+    b.rendezvous._known.read = read  # type: ignore[method-assign]
+    b.step()
+    assert b.rendezvous._known.number > before and {*reads} == {world.now + MARGIN}
 
 
 def test_a_node_that_has_just_regained_its_lease_changes_nothing_yet(tmp_path: Path) -> None:
