@@ -6,6 +6,7 @@ others; with files in the run's directory, no agent has to. ``file:PATH`` is a F
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import threading
@@ -165,9 +166,11 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
 
 def _file_store(path: Path, agent: bool) -> FileStore:
     """Open the store in a file, which only an agent creates. Raises StoreError."""
-    if not path.parent.is_dir() or path.is_dir():  # torch would wait for a missing directory and hold the interpreter
+    # torch would wait for a missing directory and hold the interpreter. Path.is_dir and Path.exists raise an error for
+    # a path in a directory that the user may not enter.
+    if not os.path.isdir(path.parent) or os.path.isdir(path):
         raise StoreError(f"rendezvous.endpoint is file:{path}; name a file in a directory that exists on this node")
-    if not agent and not path.exists():
+    if not agent and not os.path.exists(path):
         raise StoreError(f"{path}: no agent has created this store")
     try:
         # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.

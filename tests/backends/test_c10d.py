@@ -1,7 +1,9 @@
 """Endpoints of torch's stores."""
 
 import contextlib
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,6 +15,7 @@ from torch.distributed import HashStore, TCPStore
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.pytorch import c10d
 from hpcelastic.pytorch.c10d import StoreRecords, _is_local, _parse_endpoint, connect
+from tests.users import OUTSIDER, as_user
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,25 @@ def test_no_endpoint(endpoint: str) -> None:
 def test_no_file_for_a_store(path: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="name a file in a directory that exists on this node"):
         connect(f"file:{tmp_path / path}", "r", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+@pytest.mark.parametrize(
+    ("path", "agent", "problem"),
+    [
+        ("store", True, "can't be used as a store of torch"),
+        ("store", False, "no agent has created this store"),
+        ("directory/store", True, "name a file in a directory that exists on this node"),
+    ],
+)
+def test_no_file_for_a_store_in_a_directory_that_the_user_may_not_enter(path: str, agent: bool, problem: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        locked = Path(directory) / "locked"
+        (locked / "directory").mkdir(parents=True)
+        os.chmod(directory, 0o711)
+        locked.chmod(0)
+        answer = as_user(OUTSIDER, lambda: connect(f"file:{locked / path}", "r", agent))
+    assert answer["error"].startswith("StoreError: ") and problem in answer["error"]
 
 
 def test_a_file_that_no_store_can_use_is_an_error() -> None:
