@@ -190,19 +190,48 @@ def test_keys_are_listed_by_the_store_that_has_replaced_another() -> None:
     assert records.all("") == {"a": "2"}
 
 
+def test_an_error_of_an_old_connection_does_not_break_a_new_one() -> None:
+    """Another thread has waited for an answer on the old one."""
+    waits, ends = threading.Event(), threading.Event()
+
+    class FailingStore(HashStore):
+        def check(self, keys: list[str]) -> bool:
+            if keys[0].endswith("slow"):
+                waits.set()
+                ends.wait()
+            raise RuntimeError("Broken pipe")
+
+    connections = [HashStore()]
+    records = StoreRecords(FailingStore(), "r", agent=False, reconnect=connections.pop)
+
+    def wait() -> None:
+        with pytest.raises(StoreError, match="Broken pipe"):
+            records.get("slow")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait()
+    with pytest.raises(StoreError, match="Broken pipe"):
+        records.get("a")
+    records.set("a", "1")
+    ends.set()
+    thread.join()
+    assert records.all("") == {"a": "1"}
+
+
 class HangingStore(HashStore):
     """A store whose server hangs."""
 
-    def __init__(self, hangs: threading.Event) -> None:
+    def __init__(self, answers: threading.Event) -> None:
         super().__init__()
-        self._hangs = hangs
+        self.answers = answers
 
     def check(self, keys: list[str]) -> bool:
-        self._hangs.wait()
+        self.answers.wait()
         return super().check(keys)
 
     def add(self, key: str, amount: int) -> int:
-        self._hangs.wait()
+        self.answers.wait()
         return super().add(key, amount)
 
 
@@ -221,9 +250,24 @@ def test_a_store_that_hangs_is_an_error_and_is_connected_to_again(hanging: Hangi
     assert records.get("a") is None
 
 
+def test_a_record_whose_first_write_has_hung_is_listed(hanging: HangingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That write ends after another store has replaced the one that hung."""
+    records = StoreRecords(hanging, "r", agent=False, reconnect=HashStore)
+    with pytest.raises(StoreError, match="no answer within"):
+        records.set("a", "1")
+    monkeypatch.setattr(c10d, "_STORE_TIMEOUT", timedelta(seconds=10))
+    assert records.get("a") is None
+    hanging.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "torch's store":
+            thread.join()
+    records.set("a", "2")
+    assert records.all("") == {"a": "2"}
+
+
 def test_a_store_that_hangs_can_be_closed(hanging: HangingStore) -> None:
     records = StoreRecords(HashStore(), "r", agent=True, is_server=True)
-    records._store = hanging
+    records._connection.store = hanging
     records.close()
 
 
