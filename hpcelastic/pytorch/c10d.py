@@ -109,7 +109,8 @@ class StoreRecords:
         def read(connection: _Connection) -> dict[str, str]:
             store = connection.store
             keys = [key for key in json.loads(self._read(store, _INDEX_KEY) or "[]") if key.startswith(prefix)]
-            return {key: store.get(self._prefix + key).decode() for key in keys}
+            texts = store.multi_get([self._prefix + key for key in keys])  # in one request
+            return {key: text.decode() for key, text in zip(keys, texts, strict=True)}
 
         return self._answer(read)
 

@@ -123,6 +123,26 @@ def test_an_agent_reports_that_it_waits_for_the_server(
     assert "for the store at 127.0.0.1:1, which the agent on 127.0.0.1 serves" in capsys.readouterr().err
 
 
+def test_the_records_of_a_large_run_are_read_in_a_few_requests() -> None:
+    class CountingStore(HashStore):
+        requests = 0
+
+        def get(self, key: str) -> bytes:
+            self.requests += 1
+            return super().get(key)
+
+    store = CountingStore()
+    records = StoreRecords(store, "r", agent=False)
+    expected = {f"nodes/{number}": "free" for number in range(100)}
+    for key in expected:
+        records.set(key, "free")
+    records.set("state", "running")
+    store.requests = 0
+    assert records.all("nodes/") == expected
+    assert records.all("leases/") == {}
+    assert store.requests == 2, "of the list of keys"
+
+
 class Forwarder:
     """A port of this machine that forwards each connection to ``port``, until `cut` ends them all."""
 
