@@ -1,9 +1,11 @@
-"""Setup for all tests: the signals of a fresh login shell, a registry of runs that is not the user's own, an etcd
-server, and filesystems that take seconds to start, each started once for all tests that use it."""
+"""Setup for all tests: the signals of a fresh login shell, a registry of runs that is not the user's own, descriptors
+with high numbers, an etcd server, and filesystems that take seconds to start, each started once for all tests that use
+it."""
 
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -51,6 +53,22 @@ os.environ["HPCELASTIC_SITE_CONFIG"] = ""  # not the file of the site
 def registry_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test record a run in the user's registry or find a run of another test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{secrets.token_hex(6)}"))
+
+
+@pytest.fixture
+def high_descriptors() -> Iterator[None]:
+    """New descriptors have numbers above 1023."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 2048:
+        pytest.skip("this user may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    lower = [os.open(os.devnull, os.O_RDONLY)]
+    while lower[-1] < 1024:
+        lower.append(os.dup(lower[0]))
+    yield
+    for fd in lower:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,13 @@ others; with files in the run's directory, no agent has to. ``file:PATH`` is a F
 
 import contextlib
 import json
+import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -48,6 +50,18 @@ _CLOSE_TIMEOUT = 15.0
 _INDEX_KEY = "index"
 
 
+@dataclass
+class _Connection:
+    """A client of a store. An operation that takes too long goes on in its thread, and keeps its connection."""
+
+    store: Store
+    indexed: set[str] = field(default_factory=set)
+    """Keys that the record of all keys has."""
+
+    broken: bool = False
+    """Whether an operation has failed. After an error, torch's client cannot be used any more."""
+
+
 class StoreRecords:
     """Records in ``store``. One record lists the keys, because not every store of torch can list its own keys."""
 
@@ -60,18 +74,18 @@ class StoreRecords:
         is_server: bool = False,
         reconnect: Callable[[], Store] | None = None,
     ) -> None:
-        self._store, self._prefix, self._agent, self._is_server = store, f"hpcelastic/{run_id}/", agent, is_server
-        self._reconnect, self._broken = reconnect, False
-        self._indexed: set[str] = set()
+        self._connection, self._reconnect = _Connection(store), reconnect
+        self._prefix, self._agent, self._is_server = f"hpcelastic/{run_id}/", agent, is_server
         if agent:
             self._add("open")
 
     def get(self, key: str) -> Record | None:
-        text = self._answer(lambda store: self._read(store, key))
+        text = self._answer(lambda connection: self._read(connection.store, key))
         return None if text is None else Record(text, text)  # the token is the text itself
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        def change(store: Store) -> bool:
+        def change(connection: _Connection) -> bool:
+            store = connection.store
             if token is None and self._read(store, key) is not None:
                 return False
             return bool(store.compare_set(self._prefix + key, token or "", text) == text.encode())
@@ -79,21 +93,24 @@ class StoreRecords:
         return self._answer(change)
 
     def set(self, key: str, text: str) -> None:
-        def write(store: Store) -> None:
+        def write(connection: _Connection) -> None:
+            store = connection.store
             store.set(self._prefix + key, text)
-            while key not in self._indexed:
+            while key not in connection.indexed:
                 old = self._read(store, _INDEX_KEY) or ""
                 keys = set(json.loads(old or "[]"))
                 new = json.dumps(sorted({*keys, key}))
                 if key in keys or store.compare_set(self._prefix + _INDEX_KEY, old, new) == new.encode():
-                    self._indexed.add(key)
+                    connection.indexed.add(key)
 
         self._answer(write)
 
     def all(self, prefix: str) -> dict[str, str]:
-        def read(store: Store) -> dict[str, str]:
+        def read(connection: _Connection) -> dict[str, str]:
+            store = connection.store
             keys = [key for key in json.loads(self._read(store, _INDEX_KEY) or "[]") if key.startswith(prefix)]
-            return {key: store.get(self._prefix + key).decode() for key in keys}
+            texts = store.multi_get([self._prefix + key for key in keys])  # in one request
+            return {key: text.decode() for key, text in zip(keys, texts, strict=True)}
 
         return self._answer(read)
 
@@ -113,20 +130,21 @@ class StoreRecords:
         return text
 
     def _add(self, key: str) -> None:
-        self._answer(lambda store: store.add(self._prefix + key, 1))
+        self._answer(lambda connection: connection.store.add(self._prefix + key, 1))
 
     def _count(self, key: str) -> int:
-        return self._answer(lambda store: int(store.add(self._prefix + key, 0)))
+        return self._answer(lambda connection: int(connection.store.add(self._prefix + key, 0)))
 
-    def _answer(self, operation: Callable[[Store], T]) -> T:
+    def _answer(self, operation: Callable[[_Connection], T]) -> T:
         """Return the result of an operation on the store. Raises StoreError if it fails, or takes too long."""
-        if self._broken and self._reconnect is not None:
-            self._store, self._indexed = self._reconnect(), set()  # another process may serve the store now
-            self._broken = False
+        connection = self._connection
+        if connection.broken and self._reconnect is not None:
+            # Another process may serve the store now.
+            connection = self._connection = _Connection(self._reconnect())
         try:
-            return _in_time(partial(operation, self._store))
+            return _in_time(partial(operation, connection))
         except (RuntimeError, OSError, StoreError) as error:  # torch's DistErrors are RuntimeErrors
-            self._broken = True  # after an error, torch's client cannot be used any more
+            connection.broken = True
             raise StoreError(f"torch's store does not answer: {error}") from error
 
 
@@ -165,9 +183,11 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
 
 def _file_store(path: Path, agent: bool) -> FileStore:
     """Open the store in a file, which only an agent creates. Raises StoreError."""
-    if not path.parent.is_dir() or path.is_dir():  # torch would wait for a missing directory and hold the interpreter
+    # torch would wait for a missing directory and hold the interpreter. Path.is_dir and Path.exists raise an error for
+    # a path in a directory that the user may not enter.
+    if not os.path.isdir(path.parent) or os.path.isdir(path):
         raise StoreError(f"rendezvous.endpoint is file:{path}; name a file in a directory that exists on this node")
-    if not agent and not path.exists():
+    if not agent and not os.path.exists(path):
         raise StoreError(f"{path}: no agent has created this store")
     try:
         # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.

@@ -201,10 +201,10 @@ class FileRendezvousHandler(RendezvousHandler):
 
     def _enter(self) -> ExternalAgentSession:
         spec, local = self.spec, replace(local_identity(), address=self.spec.address)
-        entry = Entry(spec.paths, spec.run_id, spec.settings, local, spec.network.interface, any_name=True)
         with contextlib.ExitStack() as stack:
             # Standard error is torchrun's own. If it is full, closed or stuck, the node stays in the run.
-            entry = replace(entry, output=stack.enter_context(nonblocking_stderr()))
+            output, interface = stack.enter_context(nonblocking_stderr()), spec.network.interface
+            entry = Entry(spec.paths, spec.run_id, spec.settings, local, interface, any_name=True, output=output)
             entered = stack.enter_context(enter_run(entry))
             session = self._start_session(entered)
             self._run_context = stack.pop_all()

@@ -8,7 +8,7 @@ from hpcelastic.ipc.marks import MarkKind
 from .control_page import mark
 
 _LONGEST_LIMIT = 2**31
-"""Seconds, for a limit that is infinite."""
+"""The longest limit in seconds. A mark has a whole number, and `time_left` may be infinite."""
 
 _KINDS = {"compile": MarkKind.COMPILING, "evaluate": MarkKind.EVALUATING}
 
@@ -27,9 +27,8 @@ def phase(name: str, limit: float | None = None) -> Iterator[None]:
     """
     if limit is not None and not limit > 0:
         raise ValueError(f"limit is {limit}; it must be a number of seconds, more than 0")
-    with marked_phase(
-        _KINDS.get(name, MarkKind.PHASE), 0 if limit is None else max(1, round(min(limit, _LONGEST_LIMIT)))
-    ):
+    seconds = 0 if limit is None else max(1, round(min(limit, _LONGEST_LIMIT)))
+    with marked_phase(_KINDS.get(name, MarkKind.PHASE), seconds):
         yield
 
 

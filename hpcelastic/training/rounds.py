@@ -170,7 +170,7 @@ class Seat:
     def _ends_round(self, error: BaseException) -> bool:
         """Return whether ``error`` is due to the end of the round. Wait for that end if a collective has failed.
 
-        It is not if the agent has closed the channel, because it never parks this process.
+        Return False if the agent has closed the channel before it ended the round: it will never park this process.
         """
         expected = isinstance(error, RoundEnded) or _is_of_collective(error)
         if not expected:

@@ -24,7 +24,7 @@ from hpcelastic.ipc.marks import MarkKind
 from .checkpoints import Checkpoints
 from .context import context
 from .control_page import mark
-from .local_directory import make_local_directory, remove_local_directory
+from .local_directory import LocalDirectory
 from .loss_check import LossCheck
 from .process_groups import gather_objects
 from .random_numbers import gather_random_states, restore_random_state
@@ -93,10 +93,10 @@ class CheckpointCallback(TrainerCallback):
             )
         path, worker = "", context()
         if worker.local_rank == 0:
-            directory = make_local_directory()
-            self._files.callback(remove_local_directory, directory)
-            _write_files(directory, checkpoint.state)
-            path = str(directory)
+            files = LocalDirectory(self._checkpoints.directory)
+            self._files.callback(files.remove)
+            _write_files(files.path, checkpoint.state)
+            path = str(files.path)
         return gather_objects(path)[worker.rank - worker.local_rank]
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

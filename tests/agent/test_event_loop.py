@@ -1,7 +1,6 @@
 """The waits of an agent for file descriptors."""
 
 import os
-import resource
 from collections.abc import Iterator
 
 import pytest
@@ -35,22 +34,6 @@ def pipes() -> Iterator[list[Pipe]]:
     yield made
     for pipe in made:
         pipe.close()
-
-
-@pytest.fixture
-def high_descriptors() -> Iterator[None]:
-    """New descriptors have numbers above 1023."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if before[1] != resource.RLIM_INFINITY and before[1] < 2048:
-        pytest.skip("this user may not open so many files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
-    lower = [os.open(os.devnull, os.O_RDONLY)]
-    while lower[-1] < 1024:
-        lower.append(os.dup(lower[0]))
-    yield
-    for fd in lower:
-        os.close(fd)
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_sources_that_are_readable_are_known(pipes: list[Pipe]) -> None:

@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +23,7 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
-from hpcelastic.agent.worker import WorkerResources
+from hpcelastic.agent.worker import FreshProcess, WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.ipc.worker_channel import Message, WorkerChannel
@@ -289,6 +291,52 @@ def test_an_early_start_that_is_impossible_leaves_the_worker_to_the_next_round(
     groups.turn(lambda: not early.starting)
     assert not early.allowed and early.begun and not early.waiting
     assert groups.resources.outside == {} and groups.offers == ([[]] if forked else [])
+
+
+def test_an_early_start_for_which_no_thread_can_start_is_reported(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server: Any = SimpleNamespace(request_spawn=UnansweredRequest)
+    groups.resources = replace(groups.resources, fork_server=server)
+    early = groups.early()
+    early.allow(True)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert early.start(ROUND_1, [1], os.environ) == []
+    assert not early.allowed and early.begun and not early.starting
+    assert "can't start new thread; the next round starts it" in capsys.readouterr().out
+
+
+class FulfilledRequest(UnansweredRequest):
+    """A spawn request with a process."""
+
+    def process(self) -> Any:
+        return FreshProcess(subprocess.Popen(["sleep", "1000"]))
+
+
+@pytest.mark.parametrize("spawned", [False, True])
+def test_a_worker_for_which_no_descriptor_is_left_does_not_stay(
+    groups: Groups, spawned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a descriptor, nothing would notice its end."""
+    made = list[int]()
+
+    def refuse(pid: int) -> None:
+        made.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if spawned:
+        server: Any = SimpleNamespace(request_spawn=FulfilledRequest)
+        groups.resources = replace(groups.resources, fork_server=server)
+    early = groups.early()
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert early.start(ROUND_1, [1], os.environ) == ([1] if spawned else [])
+    groups.turn(lambda: not early.starting)
+    (pid,) = made
+    assert not Path(f"/proc/{pid}").exists(), "it was killed and reaped"
+    assert "Too many open files; the next round starts it" in capsys.readouterr().out
 
 
 def test_the_output_of_an_early_worker_has_a_log_of_its_own(groups: Groups) -> None:

@@ -9,8 +9,10 @@ from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.errors import ConfigError, RunFailed
 from hpcelastic.protocol.decide import checkpoint
+from hpcelastic.protocol.events import AgentEnded
 from hpcelastic.protocol.state import NodeState
 from hpcelastic.rendezvous.run import steer_run
+from hpcelastic.storage.events import read_logs
 from tests.agent.processes import TIMEOUT
 from tests.agent.test_signals import SingleAgent
 from tests.agent.test_workers import gone
@@ -88,6 +90,8 @@ def test_an_agent_that_cannot_stop_its_workers_does_not_publish_that_none_is_lef
     with pytest.raises(OSError, match="too many open files"):
         single.run(lambda: single.agent._inbox.deliver(ConfigError("an error of the agent")))
     assert single.agent.member.node_state is NodeState.RUNNING
+    (log,) = read_logs(single.paths.events).values()
+    assert log[-1].event == AgentEnded(), "it finishes its other work"
     assert gone(int((tmp_path / "1.up").read_text())), "the guard has killed it"
     renewals = single.agent._session._rendezvous._thread
     renewals.join(TIMEOUT)

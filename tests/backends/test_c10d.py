@@ -1,7 +1,9 @@
 """Endpoints of torch's stores."""
 
 import contextlib
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,6 +15,7 @@ from torch.distributed import HashStore, TCPStore
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.pytorch import c10d
 from hpcelastic.pytorch.c10d import StoreRecords, _is_local, _parse_endpoint, connect
+from tests.users import OUTSIDER, as_user
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,25 @@ def test_no_endpoint(endpoint: str) -> None:
 def test_no_file_for_a_store(path: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="name a file in a directory that exists on this node"):
         connect(f"file:{tmp_path / path}", "r", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+@pytest.mark.parametrize(
+    ("path", "agent", "problem"),
+    [
+        ("store", True, "can't be used as a store of torch"),
+        ("store", False, "no agent has created this store"),
+        ("directory/store", True, "name a file in a directory that exists on this node"),
+    ],
+)
+def test_no_file_for_a_store_in_a_directory_that_the_user_may_not_enter(path: str, agent: bool, problem: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        locked = Path(directory) / "locked"
+        (locked / "directory").mkdir(parents=True)
+        os.chmod(directory, 0o711)
+        locked.chmod(0)
+        answer = as_user(OUTSIDER, lambda: connect(f"file:{locked / path}", "r", agent))
+    assert answer["error"].startswith("StoreError: ") and problem in answer["error"]
 
 
 def test_a_file_that_no_store_can_use_is_an_error() -> None:
@@ -99,6 +121,26 @@ def test_an_agent_reports_that_it_waits_for_the_server(
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("127.0.0.1:1", "r", True, is_host=False)
     assert "for the store at 127.0.0.1:1, which the agent on 127.0.0.1 serves" in capsys.readouterr().err
+
+
+def test_the_records_of_a_large_run_are_read_in_a_few_requests() -> None:
+    class CountingStore(HashStore):
+        requests = 0
+
+        def get(self, key: str) -> bytes:
+            self.requests += 1
+            return super().get(key)
+
+    store = CountingStore()
+    records = StoreRecords(store, "r", agent=False)
+    expected = {f"nodes/{number}": "free" for number in range(100)}
+    for key in expected:
+        records.set(key, "free")
+    records.set("state", "running")
+    store.requests = 0
+    assert records.all("nodes/") == expected
+    assert records.all("leases/") == {}
+    assert store.requests == 2, "of the list of keys"
 
 
 class Forwarder:
@@ -168,19 +210,48 @@ def test_keys_are_listed_by_the_store_that_has_replaced_another() -> None:
     assert records.all("") == {"a": "2"}
 
 
+def test_an_error_of_an_old_connection_does_not_break_a_new_one() -> None:
+    """Another thread has waited for an answer on the old one."""
+    waits, ends = threading.Event(), threading.Event()
+
+    class FailingStore(HashStore):
+        def check(self, keys: list[str]) -> bool:
+            if keys[0].endswith("slow"):
+                waits.set()
+                ends.wait()
+            raise RuntimeError("Broken pipe")
+
+    connections = [HashStore()]
+    records = StoreRecords(FailingStore(), "r", agent=False, reconnect=connections.pop)
+
+    def wait() -> None:
+        with pytest.raises(StoreError, match="Broken pipe"):
+            records.get("slow")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waits.wait()
+    with pytest.raises(StoreError, match="Broken pipe"):
+        records.get("a")
+    records.set("a", "1")
+    ends.set()
+    thread.join()
+    assert records.all("") == {"a": "1"}
+
+
 class HangingStore(HashStore):
     """A store whose server hangs."""
 
-    def __init__(self, hangs: threading.Event) -> None:
+    def __init__(self, answers: threading.Event) -> None:
         super().__init__()
-        self._hangs = hangs
+        self.answers = answers
 
     def check(self, keys: list[str]) -> bool:
-        self._hangs.wait()
+        self.answers.wait()
         return super().check(keys)
 
     def add(self, key: str, amount: int) -> int:
-        self._hangs.wait()
+        self.answers.wait()
         return super().add(key, amount)
 
 
@@ -199,9 +270,24 @@ def test_a_store_that_hangs_is_an_error_and_is_connected_to_again(hanging: Hangi
     assert records.get("a") is None
 
 
+def test_a_record_whose_first_write_has_hung_is_listed(hanging: HangingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That write ends after another store has replaced the one that hung."""
+    records = StoreRecords(hanging, "r", agent=False, reconnect=HashStore)
+    with pytest.raises(StoreError, match="no answer within"):
+        records.set("a", "1")
+    monkeypatch.setattr(c10d, "_STORE_TIMEOUT", timedelta(seconds=10))
+    assert records.get("a") is None
+    hanging.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "torch's store":
+            thread.join()
+    records.set("a", "2")
+    assert records.all("") == {"a": "2"}
+
+
 def test_a_store_that_hangs_can_be_closed(hanging: HangingStore) -> None:
     records = StoreRecords(HashStore(), "r", agent=True, is_server=True)
-    records._store = hanging
+    records._connection.store = hanging
     records.close()
 
 

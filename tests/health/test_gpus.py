@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from hpcelastic.health import gpus
+from hpcelastic.health.checks import local_checks, run_all
 from hpcelastic.health.gpus import check_gpus, given_gpus, hardware_xids
+from hpcelastic.health.settings import HealthSettings
 from tests.health.fake_gpus import ECC, SOUND, amd_smi, nvml, with_gpu
 
 LIMIT = 20.0
@@ -48,11 +50,13 @@ def test_a_driver_that_hangs_is_bad(tmp_path: Path) -> None:
 
 
 def test_a_query_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal has no effect on a process that hangs in the driver."""
+    """A signal has no effect on a process that hangs in the driver. The node check names the driver nevertheless."""
     killed: list[subprocess.Popen[str]] = []
     monkeypatch.setattr(subprocess.Popen, "kill", lambda self: killed.append(self))
     environ = nvml(tmp_path, code="def nvmlInit(): time.sleep(10)")
-    assert found(environ, 0.5) == ["the driver (NVML) has not answered within 0.5 s"]
+    settings = HealthSettings(timeout=0.5, disk="0", shared_memory="0")
+    findings = run_all(local_checks(environ, settings), settings.timeout + 1.0)
+    assert [finding.seen for finding in findings] == ["the driver (NVML) has not answered within 0.5 s"]
     (process,) = killed
     assert process.poll() is None
     process.send_signal(signal.SIGKILL)

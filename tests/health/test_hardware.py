@@ -277,16 +277,20 @@ def test_a_port_that_goes_down_is_found_once_until_it_is_active_again(tmp_path: 
     assert found(watched) == [], "it was never active"
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENODEV])
-def test_a_port_whose_state_cannot_be_read_is_down_only_if_it_is_gone(
+SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN]
+
+
+@pytest.mark.parametrize("number", [*SHORTAGES, errno.ENODEV, errno.ENOENT, errno.EIO, errno.ENOLINK, errno.ENXIO])
+def test_a_port_whose_state_cannot_be_read_is_gone_unless_this_node_lacks_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
+    """The kernel asks the adapter, which may be dead."""
     Port(tmp_path)
     watched = InfiniBandPorts(tmp_path)
     gone = [("mlx5_0 port 1 is gone", AT_STEP)]
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", Mock(side_effect=OSError(number, os.strerror(number))))
-        assert found(watched) == (gone if number == errno.ENODEV else [])
+        assert found(watched) == ([] if number in SHORTAGES else gone)
     assert found(watched) == []
     shutil.rmtree(tmp_path / "mlx5_0")
     assert found(watched) == gone
@@ -302,6 +306,15 @@ def test_error_counters_that_grow(tmp_path: Path) -> None:
     expected = "error counters of mlx5_0 port 1 have grown: link_downed by 2, symbol_error by 1100"
     assert found(watched) == [(expected, NOTE)]
     assert found(watched) == []
+
+
+def test_a_counter_that_cannot_be_read_for_a_while_is_compared_with_its_last_value(tmp_path: Path) -> None:
+    port = Port(tmp_path)
+    watched = InfiniBandPorts(tmp_path)
+    (port.directory / "counters" / "link_downed").unlink()
+    assert found(watched) == []
+    port.count("link_downed", 7)
+    assert found(watched) == [("error counters of mlx5_0 port 1 have grown: link_downed by 2", NOTE)]
 
 
 def test_a_machine_without_infiniband(tmp_path: Path) -> None:

@@ -84,9 +84,7 @@ def test_only_workers_are_killed_at_the_end_of_a_round(handler: FileRendezvousHa
     assert monitor.poll() is None
 
 
-def test_only_forks_that_are_workers_are_killed_at_the_end_of_a_round(
-    handler: FileRendezvousHandler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_forks_that_are_workers_are_killed_at_the_end_of_a_round(handler: FileRendezvousHandler) -> None:
     guard = handler_guard(handler)
     first, second = forked(), forked()
     eventually(lambda: handler.num_nodes_waiting() == 0 and set(guard._groups) == {first.pid, second.pid})

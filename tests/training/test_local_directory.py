@@ -1,23 +1,26 @@
-"""A directory of a worker on its own machine: a process that is killed leaves no more than one."""
+"""A directory of a worker on its own machine: a process that is killed leaves no more than one of each purpose."""
 
 import os
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.training import local_directory
-from hpcelastic.training.local_directory import make_local_directory, remove_local_directory
+from hpcelastic.training.local_directory import LocalDirectory
 from tests.training.workers import become_nobody
+
+PURPOSE = Path("checkpoints")
 
 MAKE = """
 import os, signal
-from hpcelastic.training.local_directory import make_local_directory
-print((make_local_directory() / "model").write_text("x" * 100), flush=True)
+from pathlib import Path
+from hpcelastic.training.local_directory import LocalDirectory
+print((LocalDirectory(Path("checkpoints")).path / "model").write_text("x" * 100), flush=True)
 """
 
 
@@ -28,7 +31,7 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     made = tmp_path / "tmp"
     made.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(made))
-    monkeypatch.setattr(local_directory.atexit, "register", lambda *_: None)
+    monkeypatch.setattr(local_directory.atexit, "register", lambda remove: None)
     for name, value in {"TMPDIR": made, "HPCELASTIC_RUN_DIR": tmp_path / "run", "HPCELASTIC_NODE": "n1"}.items():
         monkeypatch.setenv(name, str(value))
     yield made
@@ -42,12 +45,12 @@ def test_the_next_process_removes_what_a_killed_one_has_left(directory: Path) ->
     for _ in range(2):
         assert run(MAKE + "os.kill(os.getpid(), signal.SIGKILL)") == -9
         assert len([*directory.iterdir()]) == 1
-    made = make_local_directory()
-    assert [*directory.iterdir()] == [made] and not [*made.iterdir()]
-    assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    remove_local_directory(made)
-    remove_local_directory(made)
-    assert not made.exists()
+    made = LocalDirectory(PURPOSE)
+    assert [*directory.iterdir()] == [made.path] and not [*made.path.iterdir()]
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+    made.remove()
+    made.remove()
+    assert not made.path.exists()
 
 
 @pytest.mark.parametrize("in_run", [True, False])
@@ -71,24 +74,43 @@ def test_each_worker_of_each_run_has_its_own(
     directory: Path, variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several nodes may be on one machine, and several runs too."""
-    first = make_local_directory()
+    first = LocalDirectory(PURPOSE).path
     monkeypatch.setenv(variable, value)
-    assert make_local_directory() != first and first.exists()
+    assert LocalDirectory(PURPOSE).path != first and first.exists()
 
 
 def test_outside_a_run_each_process_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCELASTIC_RUN_DIR")
-    assert make_local_directory() != make_local_directory()
+    assert LocalDirectory(PURPOSE).path != LocalDirectory(PURPOSE).path
+
+
+@pytest.mark.parametrize("in_run", [True, False])
+def test_each_directory_of_checkpoints_has_its_own(
+    directory: Path, in_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may train two models, and load the second one before the first step of the first one."""
+    if not in_run:
+        monkeypatch.delenv("HPCELASTIC_RUN_DIR")
+    atexit = dict[Callable[[], None], None]()
+    monkeypatch.setattr(local_directory.atexit, "register", atexit.setdefault)
+    monkeypatch.setattr(local_directory.atexit, "unregister", atexit.pop)
+    first, second = (LocalDirectory(Path(name)) for name in ("generator", "critic"))
+    assert {*directory.iterdir()} == {first.path, second.path} and first.path != second.path
+    first.remove()
+    assert [*directory.iterdir()] == [second.path]
+    for remove in list(atexit):
+        remove()
+    assert not [*directory.iterdir()]
 
 
 def test_a_link_in_its_place_is_refused(directory: Path, tmp_path: Path) -> None:
     """Another user may have made it."""
-    made = make_local_directory()
+    made = LocalDirectory(PURPOSE).path
     made.rmdir()
     target = tmp_path / "target"
     target.mkdir()
     (target / "file").touch()
     os.symlink(target, made)
     with pytest.raises(OSError, match="symbolic link"):
-        make_local_directory()
+        LocalDirectory(PURPOSE)
     assert (target / "file").exists()

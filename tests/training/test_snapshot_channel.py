@@ -1,8 +1,6 @@
 """A process hands over snapshots to its agent. The test acts as the agent."""
 
-import fcntl
 import os
-import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -142,16 +140,14 @@ def test_the_number_of_a_step_may_be_of_numpy(pair: Pair, monkeypatch: pytest.Mo
     assert [message.step for message in pair.received() if isinstance(message, Snapshot)] == [7, 8]
 
 
-def test_a_process_may_have_many_descriptors(pair: Pair) -> None:
+@pytest.mark.usefixtures("high_descriptors")
+def test_a_process_may_have_many_descriptors() -> None:
     """select() takes none above 1023."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
     here, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    high = socket.socket(fileno=fcntl.fcntl(here, fcntl.F_DUPFD_CLOEXEC, 1100))
-    with here, agent, high:
+    assert here.fileno() > 1023
+    with here, agent:
         WorkerChannel(agent).send(SnapshotList("n1@a", [], 1))
-        assert SnapshotChannel(WorkerChannel(high)).kept(Path("/c")) == SnapshotList("n1@a", [], 1)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert SnapshotChannel(WorkerChannel(here)).kept(Path("/c")) == SnapshotList("n1@a", [], 1)
 
 
 class Interrupted(BaseException):
