@@ -76,6 +76,9 @@ class StoreRecords:
     ) -> None:
         self._connection, self._reconnect = _Connection(store), reconnect
         self._prefix, self._agent, self._is_server = f"hpcelastic/{run_id}/", agent, is_server
+        self._written: dict[str, str] = {}
+        """The texts that `set` has written, by key."""
+
         if agent:
             self._add("open")
 
@@ -95,7 +98,7 @@ class StoreRecords:
     def set(self, key: str, text: str) -> None:
         def write(connection: _Connection) -> None:
             store = connection.store
-            store.set(self._prefix + key, text)
+            self._replace(connection, key, text)
             while key not in connection.indexed:
                 old = self._read(store, _INDEX_KEY) or ""
                 keys = set(json.loads(old or "[]"))
@@ -104,6 +107,18 @@ class StoreRecords:
                     connection.indexed.add(key)
 
         self._answer(write)
+
+    def _replace(self, connection: _Connection, key: str, text: str) -> None:
+        """Set ``key`` to ``text`` in place of the text that this object has written before.
+
+        An operation that has taken too long may be executed later than the next one. Then it changes nothing.
+        """
+        expected = self._written.get(key, "")
+        while not connection.broken:
+            if connection.store.compare_set(self._prefix + key, expected, text) == text.encode():
+                self._written[key] = text
+                return
+            expected = self._read(connection.store, key) or ""
 
     def all(self, prefix: str) -> dict[str, str]:
         def read(connection: _Connection) -> dict[str, str]:

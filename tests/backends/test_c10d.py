@@ -285,6 +285,34 @@ def test_a_record_whose_first_write_has_hung_is_listed(hanging: HangingStore, mo
     assert records.all("") == {"a": "2"}
 
 
+def test_a_write_that_has_hung_does_not_replace_a_later_one(
+    hanging: HangingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that hung continues, and executes the requests of both connections."""
+    server = HashStore()
+
+    def compare_set(key: str, expected: str, text: str) -> bytes:
+        hanging.answers.wait(10)
+        return bytes(server.compare_set(key, expected, text))
+
+    hanging.compare_set = compare_set  # type: ignore[method-assign]
+    records = StoreRecords(server, "r", agent=False, reconnect=lambda: server)
+    records.set("a", "1")
+    records._connection.store = hanging
+    with pytest.raises(StoreError, match="no answer within"):
+        records.set("a", "2")
+    monkeypatch.setattr(c10d, "_STORE_TIMEOUT", timedelta(seconds=10))
+    records.set("a", "3")
+    hanging.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "torch's store":
+            thread.join()
+    assert records.all("") == {"a": "3"}
+    server.delete_key("hpcelastic/r/a")
+    records.set("a", "4")
+    assert records.all("") == {"a": "4"}
+
+
 def test_a_store_that_hangs_can_be_closed(hanging: HangingStore) -> None:
     records = StoreRecords(HashStore(), "r", agent=True, is_server=True)
     records._connection.store = hanging
