@@ -132,12 +132,11 @@ def open_agent_backend(
     store; None lets torch decide. Raises ConfigError if there is no such backend or the run is kept in another one,
     StoreError if the server can't be reached.
     """
-    versions = files.names(paths.register)  # not a look for the first one: a client caches that a name was absent
-    if settings.backend == FILE and versions:  # a run in a server has no versions here
+    if settings.backend == FILE and files.exists(paths.register / FIRST):  # a run in a server has no versions here
         return FileBackend(paths)
     wanted = _choice_document(run_id, settings)
     choice = _read_choice(paths)
-    if settings.backend != FILE and choice is None and not versions:
+    if settings.backend != FILE and choice is None and not files.names(paths.register):
         record_backend(paths, run_id, settings)
         choice = files.read_json(paths.backend)
     if settings.backend == FILE and choice is None:
