@@ -26,6 +26,10 @@ All members publish meanwhile that they have stopped, and a look waits behind th
 _EXPIRY_DELAY = 0.01
 """Seconds after the expiry of a lease at which it has certainly expired."""
 
+_SPREAD = 1.5e-7
+"""Seconds, for each pair of members, over which the readings of all nodes are spread. If the network is cut, all of
+them have silent neighbours. With 10,000 nodes, each reading is 16 requests, and all of them take 15 s."""
+
 _RECHECK, _RECHECK_PER_NODE = 5.0, 1e-3
 """Seconds until a node that was found gone, and is still a member of the last round, is looked at again; for each
 member, in a large round."""
@@ -104,7 +108,9 @@ class Suspicions:
 
     def became_silent(self, node: str) -> None:
         """The heartbeats of a neighbour are missing."""
-        self._silent[node] = self._clock() + turn(self._known.state, self._node, node) * _TURN
+        ranks = self._known.state.ranks
+        spread = _SPREAD * len(ranks) * ranks.get(self._node, 0)
+        self._silent[node] = self._clock() + turn(self._known.state, self._node, node) * _TURN + spread
 
     def heard(self, node: str) -> None:
         """A neighbour is heard again."""
