@@ -1,10 +1,14 @@
 """Non-blocking standard output and error of an agent.
 
 They may be a file in the run's directory. The agent must not stop when that file system is full or hangs.
+
+A stream without a file descriptor, as in a notebook, is not replaced. Python has None for a stream that was closed
+before the start of the process. It is replaced by the null device, because ``print`` takes None for standard output.
 """
 
 import contextlib
 import errno
+import functools
 import io
 import os
 import sys
@@ -99,6 +103,10 @@ def text_stream(output: NonBlockingOutput) -> TextIO:
     return io.TextIOWrapper(cast(BinaryIO, output), encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
+_Replacement = tuple[TextIO, NonBlockingOutput | None]
+"""The stream in place of another one, and its output if it has one."""
+
+
 class _Redirection:
     """Replaces `sys.stdout` and `sys.stderr` while it has users. They may be in several threads, and overlap."""
 
@@ -106,16 +114,15 @@ class _Redirection:
         self._lock = threading.Lock()
         self._users = 0
         self._before = sys.stdout, sys.stderr
-        self._outputs: list[NonBlockingOutput] = []
+        self._replacements: list[_Replacement] = []
 
     def begin(self) -> None:
         """Replace the streams for the first user."""
         with self._lock:
             if not self._users:
                 self._before = sys.stdout, sys.stderr
-                self._outputs = [output for output in map(_nonblocking, self._before) if output is not None]
-                if len(self._outputs) == 2:
-                    sys.stdout, sys.stderr = map(text_stream, self._outputs)
+                self._replacements = [_replacement(stream) for stream in self._before]
+                sys.stdout, sys.stderr = (stream for stream, _ in self._replacements)
             self._users += 1
 
     def end(self) -> None:
@@ -125,8 +132,8 @@ class _Redirection:
             if self._users:
                 return
             sys.stdout, sys.stderr = self._before
-            outputs, self._outputs = self._outputs, []
-        _end(outputs)
+            replacements, self._replacements = self._replacements, []
+        _end(replacements)
 
 
 _redirection = _Redirection()
@@ -146,35 +153,35 @@ def nonblocking_stdio() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nonblocking_stderr() -> Iterator[TextIO | None]:
+def nonblocking_stderr() -> Iterator[TextIO]:
     """Yield a stream to standard error on which a print never blocks or fails. `sys.stderr` itself is not changed."""
-    output = _nonblocking(sys.stderr)
-    if output is None:
-        yield sys.stderr
-        return
+    replacement = _replacement(sys.stderr)
     try:
-        yield text_stream(output)
+        yield replacement[0]
     finally:
-        _end([output])
+        _end([replacement])
 
 
-def _end(outputs: Sequence[NonBlockingOutput]) -> None:
+def _end(replacements: Sequence[_Replacement]) -> None:
     """Wait until all is written, at most `_DRAIN_TIMEOUT` seconds, and let the threads end."""
     deadline = time.monotonic() + _DRAIN_TIMEOUT
-    for output in outputs:
+    for output in (output for _, output in replacements if output is not None):
         output.drain(max(0.0, deadline - time.monotonic()))
         output.stop(max(0.0, deadline - time.monotonic()))
 
 
-def _nonblocking(stream: TextIO | None) -> NonBlockingOutput | None:
-    """Return an output that replaces ``stream``; None if that has no file descriptor, as in a notebook, or is None.
-
-    Python has None for a stream that was closed before the start of the process.
-    """
+def _replacement(stream: TextIO | None) -> _Replacement:
     if stream is None:
-        return None
+        return _null(), None
     try:
         stream.flush()
-        return NonBlockingOutput(stream.fileno())
+        output = NonBlockingOutput(stream.fileno())
     except (OSError, ValueError):
-        return None
+        return stream, None
+    return text_stream(output), output
+
+
+@functools.cache
+def _null() -> TextIO:
+    """Return a stream to the null device. It stays open, because a thread may still write to it."""
+    return open(os.devnull, "w")

@@ -7,6 +7,7 @@ import pytest
 
 from hpcelastic.agent import nonblocking_output
 from hpcelastic.agent.nonblocking_output import NonBlockingOutput, nonblocking_stderr, nonblocking_stdio, text_stream
+from hpcelastic.agent.report import reporter
 
 TIMEOUT = 20.0
 
@@ -134,12 +135,28 @@ def test_streams_without_a_file_are_not_changed(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "to stdout\n"
 
 
-def test_a_stream_that_was_closed_before_the_start_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_to_a_stream_that_was_closed_before_the_start_appears_nowhere(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with nonblocking_stderr() as stream:
-        assert stream is None
+        reporter("n1", stream)("to stderr")
     with nonblocking_stdio():
-        assert sys.stderr is None
+        reporter("n1")("to stderr")
+        print("to stdout")
+    assert sys.stderr is None
+    assert capfd.readouterr() == ("to stdout\n", "")
+
+
+@pytest.mark.parametrize(("closed", "other"), [("stdout", "stderr"), ("stderr", "stdout")])
+def test_a_closed_stream_does_not_let_the_other_one_block(
+    closed: str, other: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, closed, None)
+    before = getattr(sys, other)
+    with nonblocking_stdio():
+        assert getattr(sys, other) is not before
+    assert getattr(sys, other) is before
 
 
 def test_output_to_standard_error_alone_never_fails_and_the_stream_of_others_stays(
