@@ -2,6 +2,7 @@ import errno
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -86,6 +87,43 @@ def test_the_buffer_is_bounded_and_lost_output_is_reported(disk: Disk, monkeypat
     made.write(b"later\n")
     assert made.drain(TIMEOUT)
     assert disk.content == b"kept\nalso\n(13 bytes could not be written here)\nlater\n"
+
+
+def test_a_slow_reader_is_waited_for(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
+    made = NonBlockingOutput(1, patience=TIMEOUT)
+    lines = [b"line %d\n" % number for number in range(100)]
+    for line in lines:
+        made.write(line)
+    assert made.drain(0.0)
+    assert disk.content == b"".join(lines)
+
+
+def test_a_reader_that_takes_nothing_is_waited_for_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
+    made, waits = NonBlockingOutput(1, patience=0.001), list[float | None]()
+    real = made._changed.wait_for
+
+    def wait_for(condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            waits.append(timeout)
+        return real(condition, timeout)
+
+    monkeypatch.setattr(made._changed, "wait_for", wait_for)
+    disk.answers.clear()
+    for _ in range(4):
+        made.write(b"12345")
+    assert waits == [0.001]
+    disk.answers.set()
+    assert made.drain(TIMEOUT)
+    assert disk.content == b"1234512345"
+
+
+def test_a_full_disk_is_not_waited_for(disk: Disk) -> None:
+    made = NonBlockingOutput(1, patience=1e6)
+    disk.error = errno.ENOSPC
+    made.write(b"line\n")
+    assert not made.drain(0.0)
 
 
 def test_output_of_the_process_is_redirected_and_the_streams_are_restored(capfd: pytest.CaptureFixture[str]) -> None:

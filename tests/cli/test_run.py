@@ -10,9 +10,11 @@ from unittest import mock
 import pytest
 
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
+from hpcelastic.api.registry import holds_run
+from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.cli.run import _Interrupts
-from tests.cli.shell import JOB, Shell
+from tests.cli.shell import JOB, TIMEOUT, Shell, eventually
 
 
 def full_disk() -> TextIO:
@@ -48,6 +50,16 @@ def test_a_run_ends_with_its_status_if_its_output_cannot_be_written(
         status = main(["run", "job.yaml"])
         monkeypatch.undo()
     assert status == 0
+
+
+def test_all_output_reaches_a_slow_reader(shell: Shell) -> None:
+    shell.write({"train.py": "for n in range(40_000):\n    print('line', n, 'x' * 80)", "job.yaml": JOB})
+    process = shell.start("-m", "hpcelastic", "run", "job.yaml")
+    directory = shell.directory / "runs/r"
+    eventually(lambda: holds_run(directory) and Run(directory).status().ended)
+    printed = process.communicate(timeout=TIMEOUT)[0]
+    assert process.returncode == 0
+    assert printed.count(" line ") == 40_000 and "could not be written" not in printed
 
 
 @OUTPUTS
