@@ -183,14 +183,21 @@ def test_a_file_that_cannot_be_written_is_tried_again(run: Run, shell: Shell, mo
 
     def write(path: str, registry: CollectorRegistry) -> None:
         tries.append(path)
-        if len(tries) == 3:
+        if len(tries) == 4:
             raise KeyboardInterrupt
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if len(tries) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(prometheus_client, "write_to_textfile", write)
     done = shell.command("metrics", str(run.directory), "--textfile=.", "--every=0.001")
     assert done.returncode == 130
+    assert done.stdout == "hpcelastic.prom\n"
     assert done.stderr == "hpcelastic metrics: hpcelastic.prom: No space left on device\n" * 2
+
+
+def test_a_directory_that_does_not_exist_is_refused(run: Run, shell: Shell) -> None:
+    refused = shell.command("metrics", str(run.directory), "--textfile=missing", "--every=0.001")
+    assert refused.returncode == 1 and "No such file or directory" in refused.stderr
 
 
 @pytest.fixture
