@@ -4,16 +4,22 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 from unittest import mock
 
 import pytest
 
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
+from hpcelastic.api.display import display
 from hpcelastic.api.registry import holds_run
 from hpcelastic.api.run import Run
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.cli.run import _Interrupts
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import JOB, TIMEOUT, Shell, eventually
 
 
@@ -75,11 +81,22 @@ def test_a_signal_stops_the_agents_if_the_terminal_is_gone(
     nodes.signal.assert_called_once_with(signal.SIGTERM)
 
 
-def test_the_display_finds_the_terminal_behind_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_finds_the_terminal_behind_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases):
+        directory.mkdir(parents=True)
+    open_run(FileBackend(paths), "r", Settings(), "test")
+    monkeypatch.setenv("TERM", "xterm-256color")
     terminal, ours = os.openpty()
     with os.fdopen(ours, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        with nonblocking_stdio():
-            assert sys.stdout is not output and sys.stdout.isatty()
+        with nonblocking_stdio(), display(Run(paths.root), sys.stdout) as show:
+            assert sys.stdout is not output
+            show()
+            show()
         monkeypatch.undo()
+    shown = b""
+    while b"\x1b[1A" not in shown:  # it is drawn in place
+        shown += os.read(terminal, 65536)  # it fails after the last byte
     os.close(terminal)
+    assert b"joining" in shown

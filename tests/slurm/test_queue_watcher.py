@@ -1,8 +1,6 @@
 """Queries to SLURM about a run."""
 
 import queue
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic import bootstrap
 from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import SlurmError
@@ -136,31 +133,3 @@ def test_a_replacement_that_could_not_be_submitted_is_tried_again(tmp_path: Path
         "lost nodes: 1; submitting as many one-node jobs in their place",
         "submitted",
     ]
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("echo 'hpcelastic scale: no controller' >&2; exit 1", "hpcelastic scale: no controller"),
-        ("exit 3", "hpcelastic scale: exit status 3"),
-    ],
-    ids=["with a message", "without one"],
-)
-def test_a_failed_submission_is_an_error(
-    script: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(SlurmError, match=f"^{message}$"):
-        bootstrap._submit_replacements(RunPaths(tmp_path), 1)
-
-
-def test_a_submission_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(command: list[str], timeout: float, **options: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(SlurmError, match="hpcelastic scale: no answer in 300 s"):
-        bootstrap._submit_replacements(RunPaths(tmp_path), 1)
