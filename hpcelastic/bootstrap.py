@@ -69,7 +69,7 @@ class Task:
     agent: AgentSettings
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     total_time: str | None = None
-    """Total time of the run, beyond the time limit of a job; None if the run ends at that limit."""
+    """Maximum duration of the job over all of its requeues; None if it ends at its time limit."""
 
     is_host: bool | None = None
     """Whether this agent serves the store of a run in ``c10d``; None to detect it."""

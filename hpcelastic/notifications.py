@@ -143,7 +143,7 @@ def notification_of(run: str, event: Event, version: int) -> Notification | None
     """Return the notification of an event at this version of the register; None if it is not notified."""
     match event:
         case RunEnded(phase=phase, reason=reason):
-            # A run that is resumed ends again. All agents read the same version as the last one before an end.
+            # A run that is resumed ends again. The final state has one version, which all agents read.
             return Notification(f"end-{version}", f"{run} has {phase.value}: {reason}")
         case StateChanged(cause=Cause.WORKER | Cause.NODE, round=round, reason=reason):
             text = f"{run}: round {round} has ended: {reason}. See hpcelastic why {run}"

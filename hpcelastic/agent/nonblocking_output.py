@@ -1,20 +1,28 @@
 """Non-blocking standard output and error of an agent.
 
 They may be a file in the run's directory. The agent must not stop when that file system is full or hangs.
+
+A stream without a file descriptor, as in a notebook, is not replaced. Python has None for a stream that was closed
+before the start of the process. It is replaced by the null device, because ``print`` takes None for standard output.
 """
 
 import contextlib
 import errno
+import functools
 import io
 import os
+import select
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, TextIO, cast
 
 _MAX_PENDING = 2**20
 """Bytes that are kept while they cannot be written."""
+
+_CHUNK = select.PIPE_BUF
+"""Bytes of one write. A write of more waits until a slow reader has taken all of them."""
 
 _RETRY_DELAY = 0.5
 """Seconds until a failed write is retried."""
@@ -24,13 +32,18 @@ _DRAIN_TIMEOUT = 2.0
 
 
 class NonBlockingOutput(io.RawIOBase):
-    """Writes to the file descriptor ``fd`` in its own thread, so that the caller never waits and gets no error.
+    """Writes to the file descriptor ``fd`` in its own thread, so that the caller gets no error.
 
-    A failed write is retried. If the other end is closed, the output is dropped.
+    A failed write is retried. If the other end is closed, the output is dropped. The caller never waits, or with
+    ``patience`` it waits for a slow reader, until no byte was written for so many seconds.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, patience: float = 0.0) -> None:
         self._fd = fd
+        self._patience = patience
+        self._flows = True
+        """Whether it is worth waiting for the reader: the last write has succeeded, and in time."""
+
         self._pending = bytearray()
         self._lost = 0
         self._closing = False
@@ -50,7 +63,7 @@ class NonBlockingOutput(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         given = bytes(data)
         with self._changed:
-            if len(self._pending) + len(given) > _MAX_PENDING:
+            if not self._wait_while_it_flows(lambda: len(self._pending) + len(given) <= _MAX_PENDING):
                 self._lost += len(given)
                 return len(given)
             if self._lost:
@@ -61,8 +74,9 @@ class NonBlockingOutput(io.RawIOBase):
         return len(given)
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all is written. Return False if that takes longer than ``timeout`` seconds."""
+        """Wait until all is written. Return False if that takes longer than ``timeout`` seconds after the patience."""
         with self._changed:
+            self._wait_while_it_flows(lambda: not self._pending)
             return self._changed.wait_for(lambda: not self._pending, timeout)
 
     def stop(self, timeout: float = 0.0) -> None:
@@ -72,15 +86,27 @@ class NonBlockingOutput(io.RawIOBase):
             self._changed.notify_all()
         self._thread.join(timeout)
 
+    def _wait_while_it_flows(self, condition: Callable[[], bool]) -> bool:
+        """Return whether ``condition`` is true. Wait for it while the reader takes bytes, if there is patience."""
+        while self._flows and not condition():
+            if not self._changed.wait_for(functools.partial(self._moved_on, len(self._pending)), self._patience):
+                self._flows = False
+        return condition()
+
+    def _moved_on(self, pending: int) -> bool:
+        """Return whether something was written since so many bytes were pending, or nothing can be written now."""
+        return len(self._pending) < pending or not self._flows
+
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closing)
                 if not self._pending:
                     return
-                chunk = bytes(self._pending[:65536])
+                chunk = bytes(self._pending[:_CHUNK])
             written = self._write(chunk)
             with self._changed:
+                self._flows = written > 0
                 del self._pending[:written]
                 self._changed.notify_all()
 
@@ -99,6 +125,10 @@ def text_stream(output: NonBlockingOutput) -> TextIO:
     return io.TextIOWrapper(cast(BinaryIO, output), encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
+_Replacement = tuple[TextIO, NonBlockingOutput | None]
+"""The stream in place of another one, and its output if it has one."""
+
+
 class _Redirection:
     """Replaces `sys.stdout` and `sys.stderr` while it has users. They may be in several threads, and overlap."""
 
@@ -106,16 +136,15 @@ class _Redirection:
         self._lock = threading.Lock()
         self._users = 0
         self._before = sys.stdout, sys.stderr
-        self._outputs: list[NonBlockingOutput] = []
+        self._replacements: list[_Replacement] = []
 
-    def begin(self) -> None:
-        """Replace the streams for the first user."""
+    def begin(self, patience: float) -> None:
+        """Replace the streams for the first user, whose ``patience`` counts."""
         with self._lock:
             if not self._users:
                 self._before = sys.stdout, sys.stderr
-                self._outputs = [output for output in map(_nonblocking, self._before) if output is not None]
-                if len(self._outputs) == 2:
-                    sys.stdout, sys.stderr = map(text_stream, self._outputs)
+                self._replacements = [_replacement(stream, patience) for stream in self._before]
+                sys.stdout, sys.stderr = (stream for stream, _ in self._replacements)
             self._users += 1
 
     def end(self) -> None:
@@ -125,20 +154,21 @@ class _Redirection:
             if self._users:
                 return
             sys.stdout, sys.stderr = self._before
-            outputs, self._outputs = self._outputs, []
-        _end(outputs)
+            replacements, self._replacements = self._replacements, []
+        _end(replacements)
 
 
 _redirection = _Redirection()
 
 
 @contextlib.contextmanager
-def nonblocking_stdio() -> Iterator[None]:
+def nonblocking_stdio(patience: float = 0.0) -> Iterator[None]:
     """Make standard output and error non-blocking within the block, so that a print never blocks or fails.
 
+    With ``patience``, a print and the end of the block wait for a slow reader; see `NonBlockingOutput`.
     Blocks in several threads may overlap. The streams are restored at the end of the last one.
     """
-    _redirection.begin()
+    _redirection.begin(patience)
     try:
         yield
     finally:
@@ -146,35 +176,35 @@ def nonblocking_stdio() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nonblocking_stderr() -> Iterator[TextIO | None]:
+def nonblocking_stderr() -> Iterator[TextIO]:
     """Yield a stream to standard error on which a print never blocks or fails. `sys.stderr` itself is not changed."""
-    output = _nonblocking(sys.stderr)
-    if output is None:
-        yield sys.stderr
-        return
+    replacement = _replacement(sys.stderr)
     try:
-        yield text_stream(output)
+        yield replacement[0]
     finally:
-        _end([output])
+        _end([replacement])
 
 
-def _end(outputs: Sequence[NonBlockingOutput]) -> None:
-    """Wait until all is written, at most `_DRAIN_TIMEOUT` seconds, and let the threads end."""
+def _end(replacements: Sequence[_Replacement]) -> None:
+    """Wait until all is written, at most `_DRAIN_TIMEOUT` seconds after the patience, and let the threads end."""
     deadline = time.monotonic() + _DRAIN_TIMEOUT
-    for output in outputs:
+    for output in (output for _, output in replacements if output is not None):
         output.drain(max(0.0, deadline - time.monotonic()))
         output.stop(max(0.0, deadline - time.monotonic()))
 
 
-def _nonblocking(stream: TextIO | None) -> NonBlockingOutput | None:
-    """Return an output that replaces ``stream``; None if that has no file descriptor, as in a notebook, or is None.
-
-    Python has None for a stream that was closed before the start of the process.
-    """
+def _replacement(stream: TextIO | None, patience: float = 0.0) -> _Replacement:
     if stream is None:
-        return None
+        return _null(), None
     try:
         stream.flush()
-        return NonBlockingOutput(stream.fileno())
+        output = NonBlockingOutput(stream.fileno(), patience)
     except (OSError, ValueError):
-        return None
+        return stream, None
+    return text_stream(output), output
+
+
+@functools.cache
+def _null() -> TextIO:
+    """Return a stream to the null device. It stays open, because a thread may still write to it."""
+    return open(os.devnull, "w")

@@ -131,8 +131,8 @@ def _final_states(paths: RunPaths, jobs: list[str], last_sign: int) -> Mapping[s
     if not jobs:
         return {}
     try:
-        states = bounded(lambda: scheduler.final_states(jobs), _SLURM_TIMEOUT, "SLURM")
-    except (SlurmError, StoreError):
+        states = bounded(lambda: scheduler.final_states(jobs, paths.root.stat().st_uid), _SLURM_TIMEOUT, "SLURM")
+    except (SlurmError, StoreError, OSError):
         return {}
     found = {job: tuple(each) for job, each in states.items() if scheduler.ENDED_STATES.issuperset(each)}
     if found.keys() == {*jobs}:

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcelastic.api.prepare import active_process
 from hpcelastic.api.registry import DRAFT, REMOVED
 from hpcelastic.api.run import Run, find_runs
-from hpcelastic.errors import HpcElasticError, SlurmError, StoreError
+from hpcelastic.errors import HpcElasticError, SlurmError
 from hpcelastic.storage.paths import RunPaths
 
 _ABANDONED = 86400.0
@@ -31,7 +31,7 @@ class OldRun:
     directory: Path
     phase: str
     age: float
-    """Seconds since an agent has changed the run."""
+    """Seconds since the last change of a file or directory of the run."""
 
     files: int
     bytes: int
@@ -90,18 +90,19 @@ def _remains(directory: Path) -> Iterator[Path]:
 
 def _examined(run: Run, age: float, with_checkpoints: bool) -> OldRun:
     paths = RunPaths(run.directory)
-    files, size = _usage(run.directory)
+    files, size, changed = 0, 0, time.time()
     phase, kept, least = "unreadable", "", max(age, _ABANDONED)
-    since = max(0.0, time.time() - _last_change(paths))
     try:
+        files, size, changed = _usage(run.directory)
         status = run.status()
         phase, least = status.phase, age if status.ended else least
         if active := active_process(paths):
             kept = f"{active} belongs to it"
     except SlurmError as error:
         kept = f"SLURM does not tell whether it has jobs: {error}"
-    except (HpcElasticError, StoreError, OSError) as error:
+    except (HpcElasticError, OSError) as error:
         kept = f"it cannot be read: {error}"
+    since = max(0.0, time.time() - changed)
     if not kept and run.directory.is_symlink():
         kept = "its directory is a symbolic link"
     if not kept and since < least:
@@ -109,12 +110,6 @@ def _examined(run: Run, age: float, with_checkpoints: bool) -> OldRun:
     if not kept and not with_checkpoints and _has_files(run.directory / _CHECKPOINTS):
         kept = "it has checkpoints"
     return OldRun(run.name, run.directory, phase, since, files, size, kept)
-
-
-def _last_change(paths: RunPaths) -> float:
-    """Return the time of the last change that an agent has made. Agents of a run in a server leave only logs here."""
-    logs = (path for directory in (paths.events, paths.training_totals) for path in directory.glob("*"))
-    return max(map(_changed, (paths.register, paths.leases, paths.known, paths.newest, *logs)))
 
 
 def _changed(path: Path) -> float:
@@ -125,17 +120,26 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _usage(directory: Path) -> tuple[int, int]:
-    """Return the number of files and directories below ``directory``, and their bytes on the filesystem."""
-    count = size = 0
+def _usage(directory: Path) -> tuple[int, int, float]:
+    """Return the number of files and directories below ``directory``, their bytes on the filesystem, and the time of
+    the last change of one of them. Raises OSError.
+    """
+    count, size, changed = 0, 0, 0.0
     for root, directories, files in os.walk(directory):
         for name in (*directories, *files):
             with contextlib.suppress(FileNotFoundError):  # agents rename and remove files
                 found = os.lstat(os.path.join(root, name))
                 count += 1
                 size += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
-    return count, size
+                changed = max(changed, found.st_mtime)
+    return count, size, changed
 
 
 def _has_files(directory: Path) -> bool:
-    return directory.is_dir() and any(directory.iterdir())
+    """Return whether there are files in ``directory``. One that cannot be listed may have some."""
+    try:
+        return bool(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True

@@ -23,7 +23,7 @@ from hpcelastic.api.page import as_html
 from hpcelastic.api.progress import Progress
 from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus, status_of
-from hpcelastic.errors import SlurmError, StoreError
+from hpcelastic.errors import RunFailed, SlurmError, StoreError
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.bounded import bounded
 
@@ -111,7 +111,8 @@ def _is_notebook() -> bool:
 class _ProgressView:
     """The run's status and the new lines of the workers since the last update.
 
-    An error or a hang of the directory is shown, not raised, because the run may survive it.
+    An error or a hang of the directory is shown, not raised, because the run may survive it. RunFailed is raised after
+    the last lines were shown.
     """
 
     def __init__(self, run: Run, rank: int | None = None, monitor: LivenessMonitor | None = None) -> None:
@@ -128,6 +129,9 @@ class _ProgressView:
         self._lines = deque[str]()
         """The lines that were read and not shown so far. A look that takes long adds them after its caller has left."""
 
+        self._failed: RunFailed | None = None
+        """Why the run cannot continue; None if it can."""
+
         self.status = run.status()
         kept = self._follower.skip(_LAST_LINES if monitor else 0)  # a resumed run starts without old lines
         self.last = deque(kept, maxlen=_LAST_LINES)
@@ -138,10 +142,17 @@ class _ProgressView:
         return "; ".join(part for part in (self.status.waits_for, self._job_state) if part)
 
     def refresh(self) -> list[str]:
-        """Return the new lines, with a line for each change of the status."""
+        """Return the new lines, with a line for each change of the status.
+
+        The call that returns the last lines of a run without agents is followed by one that raises RunFailed.
+        """
+        if self._failed:
+            raise self._failed
         found: RunStatus | OSError | StoreError
         try:
             found = self._look(_TIMEOUT)
+        except RunFailed as error:
+            found, self._failed = self.status, error
         except (OSError, StoreError) as error:
             found = error
         lines = []
@@ -166,7 +177,11 @@ class _ProgressView:
 
     def _read(self) -> RunStatus | OSError | StoreError:
         """Read the new lines. Return the status or why it cannot be read: the server of a run may end before it."""
-        found = self._read_status()
+        try:
+            found = self._read_status()
+        except RunFailed:
+            self._lines.extend(self._follower.lines(rest=True))
+            raise
         self._lines.extend(self._follower.lines(rest=isinstance(found, RunStatus) and found.ended))
         return found
 
@@ -190,8 +205,8 @@ class _ProgressView:
         self._slurm_polled_at, job = time.monotonic(), status.jobs[-1]
         try:
             state = bounded(lambda: live_jobs(self._run.paths), _TIMEOUT, "SLURM").get(job, "has ended")
-        except (SlurmError, StoreError):
-            state = "unknown: SLURM does not answer"
+        except (SlurmError, StoreError, OSError) as error:
+            state = f"unknown ({error})"
         return f"SLURM job {job}: {state}"
 
 

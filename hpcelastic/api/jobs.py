@@ -99,9 +99,9 @@ def _unended(states: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def capacity(run: RunReader) -> Capacity:
-    """Count the nodes of all jobs that were submitted for the run. One query. Raises SlurmError."""
+    """Count the nodes of all jobs of the run's owner that were submitted for the run. One query. Raises SlurmError."""
     ours = {*jobs_of(run.paths)}
-    jobs = [job for job in queue() if job.array in ours]
+    jobs = [job for job in queue(run.paths.root.stat().st_uid) if job.array in ours]
     there: dict[str, set[str]] = {}
     left: dict[str, set[str]] = {}
     for member in (lease.member for lease in run.backend().leases().values()):

@@ -15,7 +15,7 @@ from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.api.registry import DRAFT
-from hpcelastic.api.sharing import check_group, group_of, share, this_user
+from hpcelastic.api.sharing import check_group, group_of, share
 from hpcelastic.api.submissions import record_submission
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.backends.files import FileBackend
@@ -28,6 +28,7 @@ from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
 from hpcelastic.slurm.server import embedded_server
 from hpcelastic.storage import files
+from hpcelastic.storage.foreign import this_user
 from hpcelastic.storage.home import expand_home
 from hpcelastic.storage.paths import RunPaths
 

@@ -24,7 +24,7 @@ from hpcelastic.api.run import Run
 from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.status import RunStatus
 from hpcelastic.config import JobConfig, overrides_from_keywords
-from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
+from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
 
@@ -225,7 +225,7 @@ def _row(run: Run) -> tuple[str, ...]:
     try:
         point = files.read_json(RunPaths(run.directory).point) or {}
         status = run.status()
-    except StoreError as error:  # a damaged run must not hide the others
+    except (HpcElasticError, OSError) as error:  # a damaged run must not hide the others
         return run.name, "unreadable", "", "", str(error)
     return run.name, status.phase, str(status.round), _label(point), status.reason
 

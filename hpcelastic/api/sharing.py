@@ -1,7 +1,6 @@
 """Runs that a group of users may see and change (``run.group``)."""
 
 import contextlib
-import getpass
 import grp
 import os
 import stat
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import modes
-from hpcelastic.storage.foreign import owner_of, user_name
+from hpcelastic.storage.foreign import owner_of
 from hpcelastic.storage.mailbox import Mailbox
 from hpcelastic.storage.paths import RunPaths
 
@@ -37,14 +36,6 @@ def share(paths: RunPaths, group: str) -> None:
 def group_of(paths: RunPaths) -> str | None:
     """Return the group with which a run is shared; None if it is not. Raises OSError."""
     return paths.root.group() if modes.is_shared(paths.root) else None
-
-
-def this_user() -> str:
-    """Return the name of this user, or a text with the number of one that has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # as in some containers
-        return user_name(os.geteuid())
 
 
 def is_ours(paths: RunPaths) -> bool:

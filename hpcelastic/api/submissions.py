@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcelastic.api.registry import DRAFT, REMOVED, holds_run
-from hpcelastic.api.sharing import this_user
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import files, modes
+from hpcelastic.storage.foreign import this_user
 from hpcelastic.storage.paths import RunPaths
 
 GIT = "git"

@@ -15,10 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from hpcelastic.api.one_look import OneLook
 from hpcelastic.api.progress import Progress
 from hpcelastic.api.run import Run
-from hpcelastic.errors import HpcElasticError, StoreError
-from hpcelastic.storage.bounded import bounded
+from hpcelastic.api.status import RunStatus
+from hpcelastic.errors import HpcElasticError
 
 _REFRESH_INTERVAL = 2.0
 """Seconds between two updates."""
@@ -78,9 +79,12 @@ class TopModel:
 
     ended: bool = False
 
+    def __post_init__(self) -> None:
+        self._looks = [OneLook(run.status, str(run.directory)) for run in self.runs]
+
     def refresh(self) -> None:
         """Read the status of all runs."""
-        self.rows = [_row(run) for run in self.runs]
+        self.rows = [_row(run, look) for run, look in zip(self.runs, self._looks, strict=True)]
         self._sort()
 
     def press(self, key: str) -> None:
@@ -116,7 +120,7 @@ class TopModel:
             if self.opened == "stacks":
                 return "\n".join(f"{node}:\n\n{text}" for node, text in run.stacks().items())
             return "\n".join(list(run.logs())[-_LAST_LINES:])
-        except HpcElasticError as error:
+        except (HpcElasticError, OSError) as error:
             return str(error)
 
     def table(self) -> Group:
@@ -143,10 +147,13 @@ class TopModel:
             self.chosen = names[max(0, min(len(names) - 1, names.index(self.chosen) + by))]
 
 
-def _row(run: Run) -> Row:
+def _row(run: Run, look: OneLook[RunStatus]) -> Row:
     try:
-        status = bounded(run.status, _TIMEOUT, str(run.directory))
-    except StoreError as error:  # a damaged run, or one whose filesystem hangs, must not hide the others
+        status = look(_TIMEOUT)
+    except (
+        HpcElasticError,
+        OSError,
+    ) as error:  # a damaged run, or one whose filesystem hangs, must not hide the others
         return Row(run, _UNREADABLE, 0, 0, str(error))
     nodes = sum(bool(node.ranks) for node in status.nodes) if status.phase == "running" else 0
     return Row(run, status.phase, status.round, nodes, status.reason, status.progress)

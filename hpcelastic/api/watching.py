@@ -27,7 +27,7 @@ POLL = 1.0
 
 
 _ERROR_TIMEOUT = 600.0
-"""Seconds for which errors of a run are tolerated that was read before."""
+"""Seconds since the last successful read for which errors are tolerated."""
 
 
 class ErrorTolerance:
@@ -115,7 +115,10 @@ def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
             state = read_state(backend)
             status = status_of(run.paths, backend, state)
             monitor.check(state)
-        except (OSError, StoreError) as error:  # the run may survive this error
+        except (
+            OSError,
+            StoreError,
+        ) as error:  # tolerated for any time, because a callback has no caller to raise it in
             errors.report(error)
         else:
             if status != last:

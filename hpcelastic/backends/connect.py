@@ -213,7 +213,7 @@ def run_nonce(paths: RunPaths) -> str:
 def creation_time(paths: RunPaths) -> float:
     """Return when the run was created, in seconds since the epoch, by the clock of its filesystem.
 
-    Raises OSError if there is no run.
+    Raises OSError or StoreError if there is no run, or its directory cannot be read.
     """
     recorded = paths.backend.name in files.names(paths.backend.parent)
     return (paths.backend if recorded else paths.register / FIRST).stat().st_mtime

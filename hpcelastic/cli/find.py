@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcelastic.api.registry import locate, runs_in
 from hpcelastic.backends.connect import RunReader, creation_time
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage.paths import RunPaths
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _find(name: str | None, runs: Path) -> Path:
 
 
 def _created(run: Path) -> float:
-    """Return when a run was created, in seconds since the epoch; 0 if it has just been removed."""
+    """Return when a run was created, in seconds since the epoch; 0 if it cannot be read, or has just been removed."""
     try:
         return creation_time(RunPaths(run))
-    except OSError:
+    except (OSError, StoreError):
         return 0.0

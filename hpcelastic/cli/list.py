@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hpcelastic.api.registry import holds_run, user_registry
 from hpcelastic.api.run import Run, find_runs
 from hpcelastic.cli.json_output import add_json, print_json
-from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.errors import ConfigError, HpcElasticError
 
 
 class Row(NamedTuple):
@@ -85,7 +85,7 @@ def _other_runs(known: set[Path]) -> Iterator[Row]:
 def _row(found: Run) -> Row:
     try:
         status = found.status()
-    except StoreError as error:  # a damaged run must not hide the others
+    except (HpcElasticError, OSError) as error:  # a damaged run must not hide the others
         return Row(found.name, found.directory, _UNREADABLE, 0, str(error))
     progress = "" if status.progress is None else str(status.progress)
     return Row(found.name, found.directory, status.phase, status.round, status.reason, progress)

@@ -47,16 +47,15 @@ def run(args: argparse.Namespace) -> int:
         print(generate_latest(registry).decode(), end="")
         return 0
     path = Path(args.textfile) / _FILE
-    if args.every is None:
-        write_to_textfile(str(path), registry)
-        print(path)
-        return 0
-    while True:
+    write_to_textfile(str(path), registry)
+    print(path, flush=True)
+    while args.every is not None:
+        time.sleep(args.every)
         try:
             write_to_textfile(str(path), registry)
         except OSError as error:  # the disk may be full for a while
             print(f"hpcelastic metrics: {path}: {error.strerror}", file=sys.stderr, flush=True)
-        time.sleep(args.every)
+    return 0
 
 
 def _address(text: str) -> tuple[str, int]:

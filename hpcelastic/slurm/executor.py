@@ -1,5 +1,6 @@
 """submitit's SLURM executor, for use from anywhere and for arrays of any length."""
 
+import contextlib
 import os
 import shlex
 import stat
@@ -68,7 +69,8 @@ class AgentExecutor(submitit.SlurmExecutor):
 
     def _submit_command(self, command: str) -> submitit.Job[Any]:
         for pickle in self.folder.glob("*.pkl"):
-            _forbid_others_to_write(pickle)
+            with contextlib.suppress(FileNotFoundError):  # another submission renames its own
+                _forbid_others_to_write(pickle)
         return super()._submit_command(command)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:

@@ -56,9 +56,9 @@ class JobCleanup:
 
     def end_abandoned_job(self) -> None:
         """Cancel our job if it has no heartbeat and the node of its batch script was lost. Raises StoreError."""
-        before = self._leases()
+        before = self._bounded(self._leases)
         time.sleep(max((self.settings.expiry.of(lease.duration) for lease in before), default=0.0))
-        now = self._leases()
+        now = self._bounded(self._leases)
         if [lease.heartbeat for lease in before] == [lease.heartbeat for lease in now]:
             self._end_job_of_lost_node(before, now)
 

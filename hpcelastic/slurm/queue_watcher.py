@@ -9,7 +9,7 @@ a node that an allocation has lost by a job of one node.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.decide import retire
-from hpcelastic.protocol.state import Cause, Phase, State, job_start
+from hpcelastic.protocol.state import Cause, NodeState, Phase, State, job_start
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.jobs import submitted
@@ -72,11 +72,8 @@ class QueueWatcher:
         """The next queries. The last one repeats."""
 
         self._due = float("inf")
-        self._last_size = 0
-        """Nodes of the last round before any loss."""
-
-        self._last_spent: Mapping[str, int] = {}
-        """Rounds that had ended until then, by cause."""
+        self._whole: State | None = None
+        """The last round before any loss."""
 
         self._delayed: frozenset[str] = frozenset()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -101,7 +98,7 @@ class QueueWatcher:
                 self._start_plan(state)
             elif not first:
                 self._due = float("inf")
-            self._remember_size(state)
+            self._remember(state)
             self._condition.notify()
 
     def _start_plan(self, state: State) -> None:
@@ -119,22 +116,21 @@ class QueueWatcher:
             return [_Query(watched.refill, self._refill), _Query(watched.poll, self._retire_and_refill)]
         return [usual]
 
-    def _remember_size(self, state: State) -> None:
-        """Remember the number of nodes of a running round, unless the round is smaller because of lost nodes."""
+    def _remember(self, state: State) -> None:
+        """Remember a running round, unless it is smaller because of lost nodes."""
         if state.phase is Phase.RUNNING and not self._lost_nodes(state):
-            self._last_size, self._last_spent = _nodes_of(state), state.spent
+            self._whole = state
 
-    def _lost_nodes(self, state: State) -> int:
-        """Return the number of nodes that the run has lost since the remembered round, without those that have left.
+    def _lost_nodes(self, state: State, left: Iterable[str] = ()) -> int:
+        """Return the number of nodes that were lost since the remembered round, without those that have ``left``.
 
-        One round may end by the loss of many nodes at once.
+        Many nodes may be lost and leave in one round. Without ``left``, the number is an upper bound.
         """
-        losses, leaves = (
-            state.spent.get(cause.value, 0) - self._last_spent.get(cause.value, 0)
-            for cause in (Cause.NODE, Cause.LEAVE)
-        )
-        missing = min(self._last_size, state.max_nodes) - _nodes_of(state)
-        return max(0, missing - leaves) if losses > 0 else 0
+        whole = self._whole
+        if whole is None or state.spent.get(Cause.NODE.value, 0) <= whole.spent.get(Cause.NODE.value, 0):
+            return 0
+        stayed = _nodes_of(whole).difference(left)
+        return max(0, min(len(stayed), state.max_nodes) - len(_nodes_of(state)))
 
     def _run(self) -> None:
         while True:
@@ -186,14 +182,17 @@ class QueueWatcher:
 
     def _refill(self, state: State) -> None:
         """Submit a one-node job in place of each node that the allocation has lost."""
-        lost = self._lost_nodes(state)
-        if lost:
+        if not self._lost_nodes(state):
+            return
+        leases = self._watched.backend.leases()
+        left = [node for node, lease in leases.items() if lease.member.node_state is NodeState.LEFT]
+        if lost := self._lost_nodes(state, left):
             self._report(f"lost nodes: {lost}; submitting as many one-node jobs in their place")
             message = self._watched.submit(lost)
             if message:
                 self._report(message)
-            # The replacements count once they have joined. If they are lost then, they are replaced too.
-            self._last_size -= lost
+        # The replacements count once they have joined. If they are lost then, they are replaced too.
+        self._whole = state
 
     def _retire_and_refill(self, state: State) -> None:
         """Make the usual query. Replace lost nodes if the submission has failed before."""
@@ -211,8 +210,8 @@ class QueueWatcher:
             steer_run(self._watched.backend, self._watched.writer, partial(retire, nodes=drained))
 
 
-def _nodes_of(state: State) -> int:
-    return len(state.participants) + len(state.standbys)
+def _nodes_of(state: State) -> set[str]:
+    return {*state.ranks, *state.standbys}
 
 
 def _round_changed(before: State, state: State) -> bool:

@@ -67,7 +67,7 @@ class Requeue:
 
 @dataclass(frozen=True)
 class Limits:
-    """How often and how long a run may continue."""
+    """How often a job may be requeued, and how long it may take in all."""
 
     max_requeues: int
     total_time: float

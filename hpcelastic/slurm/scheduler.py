@@ -36,27 +36,32 @@ def job_states(job_ids: Iterable[str], owner: int | None = None) -> dict[str, li
     known: dict[str, list[str]] = {job: [] for job in job_ids}
     if not known:
         return {}
-    whose = "--me" if owner in (None, os.geteuid()) else f"--user={owner}"
     # Without -j: squeue fails for all ids if one is unknown.
-    lines = _call("squeue", "--noheader", whose, "--array", "--states=all", "--format=%F %T").splitlines()
+    lines = _call("squeue", "--noheader", _whose(owner), "--array", "--states=all", "--format=%F %T").splitlines()
     for job, _, state in (line.strip().partition(" ") for line in lines):
         if job in known:
             known[job].append(state)
     return {job: states for job, states in known.items() if states}
 
 
-def final_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
+def _whose(owner: int | None) -> str:
+    """Return the option of squeue for the jobs of a user, by default of this user."""
+    return "--me" if owner in (None, os.geteuid()) else f"--user={owner}"
+
+
+def final_states(job_ids: Iterable[str], owner: int | None = None) -> dict[str, list[str]]:
     """Return the states of jobs as `job_states` does, also of jobs that only the accounting still knows.
 
     A cluster may have no accounting.
     """
     ids = list(job_ids)
-    known = job_states(ids)
+    known = job_states(ids, owner)
     missing = [job for job in ids if job not in known]
     if missing:
-        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", "--jobs")
+        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State"]
+        command += [] if owner in (None, os.geteuid()) else ["--allusers"]
         with contextlib.suppress(SlurmError):
-            for line in _call(*command, ",".join(missing)).splitlines():
+            for line in _call(*command, "--jobs", ",".join(missing)).splitlines():
                 job, _, state = line.partition("|")
                 # "12_3|CANCELLED by 1000"
                 known.setdefault(job.partition("_")[0], []).append(state.partition(" ")[0])
@@ -85,10 +90,13 @@ def job_info(job_id: str) -> JobInfo:
     )
 
 
-def queue() -> list[QueuedJob]:
-    """Return all jobs of this user in SLURM's queue, with the elements of arrays as single jobs. Raises SlurmError."""
+def queue(owner: int | None = None) -> list[QueuedJob]:
+    """Return all jobs of a user in SLURM's queue, with the elements of arrays as single jobs. Raises SlurmError.
+
+    The user is that with the number ``owner``, by default this user.
+    """
     wanted = ",".join(f"{name}:40" for name in _QUEUE_FIELDS)
-    lines = _call("squeue", "--noheader", "--me", "--array", f"--Format={wanted}").splitlines()
+    lines = _call("squeue", "--noheader", _whose(owner), "--array", f"--Format={wanted}").splitlines()
     return [job for job in map(_queued_job, lines) if job is not None]
 
 

@@ -1,5 +1,6 @@
-"""Files of other users, which are read without trust in them, and the names of their owners."""
+"""Files of other users, which are read without trust in them, and the names of users."""
 
+import getpass
 import os
 import pwd
 import stat
@@ -50,3 +51,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def this_user() -> str:
+    """Return the name of this user, or a text with the number of one that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # as in some containers
+        return user_name(os.geteuid())

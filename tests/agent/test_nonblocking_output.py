@@ -2,11 +2,13 @@ import errno
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from hpcelastic.agent import nonblocking_output
 from hpcelastic.agent.nonblocking_output import NonBlockingOutput, nonblocking_stderr, nonblocking_stdio, text_stream
+from hpcelastic.agent.report import reporter
 
 TIMEOUT = 20.0
 
@@ -87,6 +89,43 @@ def test_the_buffer_is_bounded_and_lost_output_is_reported(disk: Disk, monkeypat
     assert disk.content == b"kept\nalso\n(13 bytes could not be written here)\nlater\n"
 
 
+def test_a_slow_reader_is_waited_for(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
+    made = NonBlockingOutput(1, patience=TIMEOUT)
+    lines = [b"line %d\n" % number for number in range(100)]
+    for line in lines:
+        made.write(line)
+    assert made.drain(0.0)
+    assert disk.content == b"".join(lines)
+
+
+def test_a_reader_that_takes_nothing_is_waited_for_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
+    made, waits = NonBlockingOutput(1, patience=0.001), list[float | None]()
+    real = made._changed.wait_for
+
+    def wait_for(condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            waits.append(timeout)
+        return real(condition, timeout)
+
+    monkeypatch.setattr(made._changed, "wait_for", wait_for)
+    disk.answers.clear()
+    for _ in range(4):
+        made.write(b"12345")
+    assert waits == [0.001]
+    disk.answers.set()
+    assert made.drain(TIMEOUT)
+    assert disk.content == b"1234512345"
+
+
+def test_a_full_disk_is_not_waited_for(disk: Disk) -> None:
+    made = NonBlockingOutput(1, patience=1e6)
+    disk.error = errno.ENOSPC
+    made.write(b"line\n")
+    assert not made.drain(0.0)
+
+
 def test_output_of_the_process_is_redirected_and_the_streams_are_restored(capfd: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout, sys.stderr
     with nonblocking_stdio():
@@ -134,12 +173,28 @@ def test_streams_without_a_file_are_not_changed(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "to stdout\n"
 
 
-def test_a_stream_that_was_closed_before_the_start_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_to_a_stream_that_was_closed_before_the_start_appears_nowhere(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with nonblocking_stderr() as stream:
-        assert stream is None
+        reporter("n1", stream)("to stderr")
     with nonblocking_stdio():
-        assert sys.stderr is None
+        reporter("n1")("to stderr")
+        print("to stdout")
+    assert sys.stderr is None
+    assert capfd.readouterr() == ("to stdout\n", "")
+
+
+@pytest.mark.parametrize(("closed", "other"), [("stdout", "stderr"), ("stderr", "stdout")])
+def test_a_closed_stream_does_not_let_the_other_one_block(
+    closed: str, other: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, closed, None)
+    before = getattr(sys, other)
+    with nonblocking_stdio():
+        assert getattr(sys, other) is not before
+    assert getattr(sys, other) is before
 
 
 def test_output_to_standard_error_alone_never_fails_and_the_stream_of_others_stays(

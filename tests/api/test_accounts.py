@@ -202,7 +202,8 @@ def test_slurm_is_asked_once_how_the_jobs_of_a_run_without_agents_have_ended(
 ) -> None:
     asked: list[list[str]] = []
 
-    def answer(jobs: list[str]) -> dict[str, list[str]]:
+    def answer(jobs: list[str], owner: int) -> dict[str, list[str]]:
+        assert owner == tmp_path.stat().st_uid
         asked.append(jobs)
         return {"7": ["TIMEOUT"]} if len(asked) == 1 else {"7": ["TIMEOUT"], "8": ["NODE_FAIL"] * 2}
 

@@ -27,10 +27,15 @@ def made(shell: Shell, name: str, *, days: float = 40, ended: bool = True) -> Pa
     root = prepare(resolve(job(name), [])).root
     if ended:
         Run(root).cancel()
-    then = time.time() - days * DAY
-    for path in (root / "rendezvous/versions", root / "rendezvous/nodes", *(root / "events").iterdir()):
-        os.utime(path, (then, then))
+    aged(root, days)
     return root
+
+
+def aged(root: Path, days: float = 40) -> None:
+    """Let nothing in a run have changed for so many days."""
+    then = time.time() - days * DAY
+    for path in root.rglob("*"):
+        os.utime(path, (then, then), follow_symlinks=False)
 
 
 def shown(shell: Shell, *arguments: str) -> dict[str, str]:
@@ -43,6 +48,7 @@ def shown(shell: Shell, *arguments: str) -> dict[str, str]:
 def test_old_runs_are_shown_and_not_removed(shell: Shell) -> None:
     old, new = made(shell, "old"), made(shell, "new", days=3)
     (old / "logs/large").write_bytes(b"x" * 2**20)
+    aged(old)
     lines = shell.command("clean").stdout.splitlines()
     assert lines[0].split()[:3] == ["new", "closed", "3.0"] and lines[0].endswith("kept: it is not old enough")
     assert lines[1].split()[:3] == ["old", "closed", "40.0"] and lines[1].endswith("MiB  old")
@@ -64,8 +70,10 @@ def test_old_runs_are_removed_on_request(shell: Shell) -> None:
 def test_a_run_with_checkpoints_is_kept(shell: Shell) -> None:
     root = made(shell, "old")
     (root / "checkpoints").mkdir()
+    aged(root)
     assert shown(shell) == {"old": ""}
     (root / "checkpoints/1.pt").write_text("")
+    aged(root)
     assert shown(shell) == {"old": "it has checkpoints"}
     assert shown(shell, "--checkpoints") == {"old": ""}
 
@@ -86,8 +94,7 @@ def test_a_damaged_run_is_kept(shell: Shell) -> None:
     root = made(shell, "old")
     for version in (root / "rendezvous/versions").iterdir():
         version.write_text("{")
-    then = time.time() - 40 * DAY
-    os.utime(root / "rendezvous/versions", (then, then))
+    aged(root)
     assert shown(shell)["old"].startswith("it cannot be read: ")
 
 
@@ -105,13 +112,49 @@ def test_an_interrupted_removal_is_completed(shell: Shell, monkeypatch: pytest.M
     assert list(root.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("file", ["rendezvous/newest.json", "events/node0@1.jsonl", "training-totals/node0@1.jsonl"])
+@pytest.mark.parametrize(
+    "file", ["rendezvous/newest.json", "events/node0@1.jsonl", "logs/round-0001/rank-0.out", "checkpoints/1.pt"]
+)
 def test_an_active_run_that_is_kept_in_a_server_is_kept(shell: Shell, file: str) -> None:
     root = made(shell, "r", ended=False)
-    assert shown(shell) == {"r": ""}
     (root / file).parent.mkdir(exist_ok=True)
-    (root / file).touch()  # such a run changes no lease in its directory
-    assert shown(shell) == {"r": "it is not old enough"}
+    (root / file).touch()
+    aged(root)
+    assert shown(shell, "--checkpoints") == {"r": ""}
+    os.utime(root / file)  # such a run changes no lease in its directory
+    assert shown(shell, "--checkpoints") == {"r": "it is not old enough"}
+
+
+def test_a_directory_that_cannot_be_listed_counts_as_one_with_files(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = made(shell, "old")
+    made(shell, "other")
+    (root / "checkpoints").mkdir()
+    aged(root)
+    real = os.listdir
+
+    def listdir(path: Path) -> list[str]:
+        if path == root / "checkpoints":  # also for root
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert shown(shell) == {"old": "it has checkpoints", "other": ""}
+
+
+def test_a_run_whose_files_cannot_be_examined_hides_no_other(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = made(shell, "old")
+    made(shell, "other")
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        if str(path).startswith(f"{root}/logs"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert shown(shell) == {"old": "it cannot be read: [Errno 5] Input/output error", "other": ""}
 
 
 def test_a_run_is_kept_if_slurm_does_not_answer(shell: Shell) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api import jobs
-from hpcelastic.api.jobs import LocalNodes, jobs_of, local_agents, record_job
+from hpcelastic.api.jobs import LocalNodes, capacity, jobs_of, local_agents, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.queue import Capacity
 from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import WAITS, job
 from tests.cli.shell import TIMEOUT, Shell, eventually
@@ -66,6 +68,18 @@ def test_a_record_that_was_cut_on_a_full_disk_is_left_out(line: str, paths: RunP
     record_job(paths, "19")
     assert jobs_of(paths) == ["17", "19"]
     assert Run(paths.root).status().jobs == ("17", "19")
+
+
+def test_the_nodes_of_a_run_of_another_user_are_counted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = paths.root.stat().st_uid
+    record_job(paths, "17")
+
+    def call(*command: str) -> str:
+        return "17 17 N/A RUNNING 4 0 None\n" if f"--user={owner}" in command else ""
+
+    monkeypatch.setattr(scheduler, "_call", call)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert capacity(Run(paths.root).reader) == Capacity(4, 0, ())
 
 
 def fails(*_: object) -> None:

@@ -159,6 +159,19 @@ def test_a_run_whose_filesystem_hangs_hides_no_other(run: Run, tmp_path: Path, m
     eventually(lambda: 'hpcelastic_up{run="other"} 1.0' in generate_latest(registry).decode())
 
 
+def test_all_runs_are_read_at_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(run.directory, tmp_path / "other")
+    both, real = threading.Barrier(2), metrics.account_of
+
+    def account_of(reader: RunReader) -> object:
+        both.wait(TIMEOUT)
+        return real(reader)
+
+    monkeypatch.setattr(metrics, "account_of", account_of)
+    text = generate_latest(registry_of([Run(tmp_path / "other"), run])).decode()
+    assert 'hpcelastic_up{run="other"} 1.0' in text and 'hpcelastic_up{run="digits"} 1.0' in text
+
+
 @pytest.mark.parametrize("every", ["0", "-1", "nan", "inf"])
 def test_a_wrong_interval_is_refused(run: Run, shell: Shell, every: str) -> None:
     refused = shell.command("metrics", str(run.directory), "--textfile=.", f"--every={every}")
@@ -170,14 +183,21 @@ def test_a_file_that_cannot_be_written_is_tried_again(run: Run, shell: Shell, mo
 
     def write(path: str, registry: CollectorRegistry) -> None:
         tries.append(path)
-        if len(tries) == 3:
+        if len(tries) == 4:
             raise KeyboardInterrupt
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if len(tries) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(prometheus_client, "write_to_textfile", write)
     done = shell.command("metrics", str(run.directory), "--textfile=.", "--every=0.001")
     assert done.returncode == 130
+    assert done.stdout == "hpcelastic.prom\n"
     assert done.stderr == "hpcelastic metrics: hpcelastic.prom: No space left on device\n" * 2
+
+
+def test_a_directory_that_does_not_exist_is_refused(run: Run, shell: Shell) -> None:
+    refused = shell.command("metrics", str(run.directory), "--textfile=missing", "--every=0.001")
+    assert refused.returncode == 1 and "No such file or directory" in refused.stderr
 
 
 @pytest.fixture

@@ -5,15 +5,20 @@ import pty
 import select
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from hpcelastic.api import top
 from hpcelastic.api.run import Run
+from hpcelastic.api.runs import Runs
+from hpcelastic.api.status import RunStatus
 from hpcelastic.api.top import TopModel
 from hpcelastic.backends.files import FileBackend
+from hpcelastic.cli import main
 from hpcelastic.protocol.decide import close
 from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.settings import Settings
@@ -102,6 +107,38 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(model: TopModel, tmp
         path.write_text("damaged")
     model.refresh()
     assert [row.phase for row in model.rows] == ["unreadable", "joining", "joining"]
+
+
+def test_an_error_of_the_filesystem_does_not_hide_the_other_runs(
+    model: TopModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunPaths(tmp_path / "a").jobs.mkdir(parents=True)
+    model.refresh()
+    assert [row.phase for row in model.rows] == ["unreadable", "joining", "joining"]
+    model.press("w")
+    assert "Is a directory" in model.text()
+    assert [line.split()[1] for line in repr(Runs(model.runs)).splitlines()] == ["joining", "unreadable", "joining"]
+    assert main(["list", str(tmp_path)]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["unreadable", "joining", "joining"]
+
+
+def test_no_second_look_at_a_run_begins_while_one_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, goes_on, looks = made(tmp_path, "a"), threading.Event(), list[str]()
+    real = run.status
+
+    def status() -> RunStatus:
+        looks.append(run.name)
+        goes_on.wait(0 if goes_on.is_set() else 90)
+        return real()
+
+    monkeypatch.setattr(run, "status", status)
+    monkeypatch.setattr(top, "_TIMEOUT", 0.01)
+    model = TopModel([run])
+    for _ in range(3):
+        model.refresh()
+        assert [row.phase for row in model.rows] == ["unreadable"]
+    goes_on.set()
+    assert looks == ["a"]
 
 
 def test_a_session_in_a_terminal(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs that are awaited, watched by callbacks, and shown. A hung filesystem blocks no caller, and the run continues."""
 
 import asyncio
+import errno
 import itertools
 import logging
 import os
@@ -24,7 +25,7 @@ from hpcelastic.api import run as run_module
 from hpcelastic.api.status import RunStatus
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.errors import StoreError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.settings import Settings
@@ -291,6 +292,38 @@ def test_output_is_shown_also_if_the_status_cannot_be_read(tmp_path: Path, monke
         patch.setattr(display, "status_of", raising(StoreError("the server has ended")))
         assert view.refresh() == ["[1.0] the last words", "--- cannot read the status of the run: the server has ended"]
     assert view.refresh()[0].startswith("--- joining")
+
+
+def test_the_last_lines_of_a_run_without_agents_are_shown_before_the_error(
+    created: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = created.logs / "round-0001" / "rank-00000.out"
+
+    def check(*_: object) -> None:
+        log.write_text("one\nthe last wor")
+        raise RunFailed("no agent is left")
+
+    monkeypatch.setattr(watching.LivenessMonitor, "check", check)
+    monkeypatch.setattr(display, "_REFRESH_INTERVAL", 0.001)
+    with pytest.raises(RunFailed, match="no agent is left"):
+        Run(created.root).watch()
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")] == [
+        "[1.0] one",
+        "[1.0] the last wor",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(errno.ENOENT, "No such file"), SlurmError("squeue lists no job of ada")]
+)
+def test_why_the_state_of_a_job_is_unknown_is_shown(
+    error: Exception, created: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created.jobs.parent.mkdir()
+    created.jobs.write_text('{"job": "12"}\n')
+    monkeypatch.setattr(display, "live_jobs", raising(error))
+    shown = display._ProgressView(Run(created.root)).refresh()
+    assert shown[0].endswith(f"; SLURM job 12: unknown ({error})")
 
 
 def test_a_look_that_takes_long_loses_no_line_and_is_the_only_one(

@@ -9,7 +9,8 @@ import pytest
 from hpcelastic.api.page import as_html
 from hpcelastic.api.run import Run
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.cli import main
+from hpcelastic.cli import find, main
+from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.findings import Hang, HangAction, Slow
@@ -49,6 +50,26 @@ def test_the_newest_run_is_the_one_that_was_created_last(
     (tmp_path / "runs" / "older" / "note").touch()  # this changes its directory
     assert main(["status"]) == 0
     assert "newer" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_listed_is_not_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("listed", "other"):
+        paths = RunPaths(tmp_path / "runs" / name)
+        for directory in (paths.register, paths.leases):
+            directory.mkdir(parents=True)
+        open_run(FileBackend(paths), name, Settings(), "test")
+
+    def creation_time(paths: RunPaths) -> float:
+        if paths.root.name == "other":
+            raise StoreError("Input/output error")
+        return 1.0
+
+    monkeypatch.setattr(find, "creation_time", creation_time)
+    assert main(["status"]) == 0
+    assert "listed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("action", "shown"), [("restart", True), ("report", True), ("none", False), ("", False)])

@@ -5,14 +5,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcelastic.doctor.benchmark import MeasurerProcess, NodeSpeed, measure_speeds
-from hpcelastic.doctor.coordination import Coordination, Members
+from hpcelastic.doctor.benchmark import MeasurerProcess, NodeSpeed, measure_speeds, schedule
+from hpcelastic.doctor.coordination import PREFIX, Coordination, Members
 from hpcelastic.doctor.speeds import Baseline, judge_speeds
 from hpcelastic.errors import StoreError
 from hpcelastic.worker.node_benchmark import COMMAND
@@ -85,40 +87,74 @@ def test_each_planted_slow_node_and_link_of_64_is_found(tmp_path: Path, monkeypa
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".benchmark")]
 
 
-class RecordedMeasurer:
-    """A `Measurer` that adds its commands to ``order``."""
+@dataclass
+class Store:
+    """A store that a node serves for a pair. It closes before the partner connects that still measures another pair."""
 
-    def __init__(self, order: list[str]) -> None:
-        self._order = order
+    server: int
+    closed: bool
+    measured: threading.Event = field(default_factory=threading.Event)
+
+
+class PairOfThree:
+    """A `Measurer` of one of three nodes, with the ``stores`` of all. Any two pairs have one node in common."""
+
+    def __init__(self, rank: int, stores: list[Store], answers_late: Callable[[], object]) -> None:
+        self._rank, self._stores, self._answers_late = rank, stores, answers_late
+        self._answers: list[Callable[[], Any]] = []
 
     def ask(self, command: dict[str, Any]) -> None:
-        self._order.append(command["do"])
+        if command["do"] == "compute":
+            self._answers = [list]
+        elif command["do"] == "serve":
+            store = Store(self._rank, closed=not all(other.measured.is_set() for other in self._stores))
+            self._stores.append(store)
+            self._answers = [partial(dict, port=len(self._stores) - 1), partial(self._measure, store)]
+        else:
+            self._answers = [partial(self._connect, self._stores[command["port"]])]
 
     def answer(self) -> Any:
-        return {"compute": [], "serve": {"port": 1}}.get(self._order[-1], {})
+        return self._answers.pop(0)()
+
+    def _connect(self, store: Store) -> dict[str, Any]:
+        self._answers_late()
+        store.measured.set()
+        return self._measure(store)
+
+    def _measure(self, store: Store) -> dict[str, Any]:
+        assert store.measured.wait(60)
+        if store.closed:
+            raise StoreError("the store has closed")
+        return {"latency": 2e-4, "bandwidth": 1e10, "gather": None}
 
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize(("rank", "measured"), [(0, "serve"), (1, "connect")])
-def test_a_pair_is_measured_once_both_nodes_have_ended_their_measurements_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, measured: str
-) -> None:
-    """A node waits long for a partner that hangs. Its next partner must not serve meanwhile, as a store has a limit."""
-    order = list[str]()
+def test_a_node_that_answers_late_spoils_no_pair_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first partner is late for the next pair, whose store must not be served before."""
     monkeypatch.setattr("hpcelastic.doctor.benchmark._measure_filesystem", lambda directory: 1e9)
-    monkeypatch.setattr(Coordination, "publish", lambda self, step, value=None: order.append(f"publish {step}"))
+    assert schedule(3)[:2] == [[None, 2, 1], [1, 0, None]]
+    stores, found = list[Store](), list[NodeSpeed]()
 
-    def receive(self: Coordination, step: str, ranks: Iterable[int]) -> dict[int, Any]:
-        order.append(f"receive {step}")
-        value = {"measured": "", "pair-0": {"address": "a", "port": 1}, "speed": {"node": "n"}}.get(step)
-        return dict.fromkeys(ranks, value)
+    def until_node_0_is_ready_for_the_next_pair() -> None:
+        ready = tmp_path / f"{PREFIX}b" / "steps" / "ready-1.0"
+        while not (ready.exists() or any(store.server == 0 for store in stores)):
+            time.sleep(0.01)
 
-    monkeypatch.setattr(Coordination, "receive", receive)
-    coordination = Coordination(tmp_path, Members(2, rank, "b"), 60.0, lambda line: None)
-    measure_speeds(coordination, "n", "a", tmp_path, RecordedMeasurer(order), lambda line: None)
-    assert order[:5] == ["compute", "publish measured", "receive measured", "publish ready-0", "receive ready-0"]
-    assert measured in order[5:7]
+    def member(rank: int) -> None:
+        coordination = Coordination(tmp_path, Members(3, rank, "b"), 60.0, lambda line: None)
+        coordination.open()
+        late = until_node_0_is_ready_for_the_next_pair if rank == 2 else lambda: None
+        node = PairOfThree(rank, stores, late)
+        found.extend(measure_speeds(coordination, f"n{rank}", "a", tmp_path, node, lambda line: None) or [])
+
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(pair.other, pair.error) for pair in found[0].pairs] == [(1, ""), (2, "")]
+    assert [(pair.other, pair.error) for pair in found[1].pairs] == [(2, ""), (0, "")]
 
 
 @pytest.mark.slow

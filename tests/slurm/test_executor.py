@@ -63,3 +63,15 @@ def test_only_the_owner_can_change_what_a_job_runs(tmp_path: Path, monkeypatch: 
         assert modes.read_text().split() == ["644", "644", "644", "644"]
     finally:
         os.umask(before)
+
+
+def test_a_file_that_another_submission_renames_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    executor = AgentExecutor(folder=tmp_path / "slurm", python="python")
+    executor.update_parameters(nodes=1)
+    (tmp_path / "slurm").mkdir(exist_ok=True)
+    (tmp_path / "slurm" / "renamed.pkl").symlink_to("elsewhere")  # it is listed, and cannot be found
+    assert executor.submit(print).job_id == "7"

@@ -1,5 +1,7 @@
 """The end of a job whose run is over."""
 
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.errors import SlurmError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
@@ -16,7 +18,7 @@ from hpcelastic.slurm.environment import SlurmTask
 from hpcelastic.slurm.job_cleanup import JobCleanup
 from hpcelastic.slurm.signal_resolution import JobInfo
 from hpcelastic.storage import files
-from hpcelastic.storage.leases import OwnLease
+from hpcelastic.storage.leases import Lease, OwnLease
 from hpcelastic.storage.paths import RunPaths
 
 JOB = JobInfo("RUNNING", None, preempted=False, requeue=True, batch_host="n0")
@@ -79,6 +81,24 @@ def test_a_job_that_has_lost_the_node_of_its_batch_script_is_cancelled(
 ) -> None:
     act(ended)
     assert ended.cancelled == ["7"]
+
+
+@both_ends
+def test_an_agent_does_not_wait_for_a_filesystem_that_hangs(
+    act: Callable[[Ended], None], ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def hang(*_: object, **__: object) -> dict[str, Lease]:
+        assert goes_on.wait(20), "the caller waits"
+        return {}
+
+    monkeypatch.setattr(FileBackend, "leases", hang)
+    monkeypatch.setattr(job_cleanup, "_TIMEOUT", 0.01)
+    with contextlib.suppress(StoreError):
+        act(ended)
+    goes_on.set()
+    assert ended.cancelled == []
 
 
 @both_ends

@@ -1,8 +1,6 @@
 """Queries to SLURM about a run."""
 
 import queue
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic import bootstrap
 from hpcelastic.agent.batch_system import PendingCapacity
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import SlurmError
@@ -43,11 +40,16 @@ def test_an_agent_that_was_started_again_is_not_counted_as_two_nodes(
 
 @contextmanager
 def watching(
-    root: Path, submit: Callable[[int], str], *, poll: float = 300.0, report: Callable[[str], object] = print
+    root: Path,
+    submit: Callable[[int], str],
+    *,
+    poll: float = 300.0,
+    refill: float = 0.001,
+    report: Callable[[str], object] = print,
 ) -> Iterator[QueueWatcher]:
-    """A queue watcher of a run of two to eight nodes, which replaces a lost node at once by ``submit``."""
+    """A queue watcher of a run of two to eight nodes, which replaces a lost node after ``refill`` s by ``submit``."""
     paths = RunPaths(root)
-    watched = WatchedRun(paths, FileBackend(paths), "n1@0-aa", poll, False, 0.001, submit)
+    watched = WatchedRun(paths, FileBackend(paths), "n1@0-aa", poll, False, refill, submit)
     watcher = QueueWatcher(watched, report)
     watcher.start(lambda pending_capacity: None)
     try:
@@ -61,17 +63,43 @@ def running(round: int, nodes: int, **spent: int) -> State:
     return State("r", Settings(NodeRange(2, 8)), Phase.RUNNING, round, participants=participants, spent=spent)
 
 
+def leave(root: Path, *nodes: int) -> None:
+    """Let the agents of some nodes leave the run."""
+    files.make_directory(RunPaths(root).leases)
+    for node in (f"n{number}@0-aa" for number in nodes):
+        OwnLease(RunPaths(root).leases, node).renew(replace(FIRST, node=node, node_state=NodeState.LEFT))
+
+
 @pytest.mark.parametrize(
-    ("spent", "submitted"),
-    [({Cause.NODE.value: 1}, 4), ({Cause.NODE.value: 2}, 4), ({Cause.NODE.value: 1, Cause.LEAVE.value: 1}, 3)],
-    ids=["at once", "one after the other", "and one has left"],
+    ("spent", "left", "submitted"),
+    [
+        ({Cause.NODE.value: 1}, [], 4),
+        ({Cause.NODE.value: 2}, [], 4),
+        ({Cause.NODE.value: 1, Cause.LEAVE.value: 1}, [7], 3),
+        ({Cause.NODE.value: 1, Cause.LEAVE.value: 1}, [4, 5, 6], 1),
+    ],
+    ids=["at once", "one after the other", "and one has left", "and three have left"],
 )
-def test_each_lost_node_is_replaced(spent: dict[str, int], submitted: int, tmp_path: Path) -> None:
+def test_each_lost_node_is_replaced(spent: dict[str, int], left: list[int], submitted: int, tmp_path: Path) -> None:
     counts: queue.Queue[int] = queue.Queue()
+    leave(tmp_path, *left)
     with watching(tmp_path, lambda count: counts.put(count) or "submitted") as watcher:
         watcher.observe(running(1, 8), first=True)
         watcher.observe(running(2, 4, **spent), first=True)
         assert counts.get(timeout=TIMEOUT) == submitted
+
+
+def test_nodes_that_leave_before_the_replacement_of_a_lost_one_are_not_replaced(tmp_path: Path) -> None:
+    counts: queue.Queue[int] = queue.Queue()
+    leave(tmp_path, 4, 5, 6)
+    with watching(tmp_path, lambda count: counts.put(count) or "submitted", refill=TIMEOUT) as watcher:
+        watcher.observe(running(1, 8), first=True)
+        watcher.observe(running(2, 7, node=1), first=True)
+        watcher.observe(running(3, 4, node=1, leave=1), first=True)
+        watcher._refill(running(3, 4, node=1, leave=1))
+        assert counts.get_nowait() == 1
+        watcher._refill(running(3, 4, node=1, leave=1))
+        assert counts.empty()
 
 
 def test_a_node_that_has_left_is_not_replaced(tmp_path: Path) -> None:
@@ -105,31 +133,3 @@ def test_a_replacement_that_could_not_be_submitted_is_tried_again(tmp_path: Path
         "lost nodes: 1; submitting as many one-node jobs in their place",
         "submitted",
     ]
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("echo 'hpcelastic scale: no controller' >&2; exit 1", "hpcelastic scale: no controller"),
-        ("exit 3", "hpcelastic scale: exit status 3"),
-    ],
-    ids=["with a message", "without one"],
-)
-def test_a_failed_submission_is_an_error(
-    script: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{script}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(SlurmError, match=f"^{message}$"):
-        bootstrap._submit_replacements(RunPaths(tmp_path), 1)
-
-
-def test_a_submission_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(command: list[str], timeout: float, **options: object) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    with pytest.raises(SlurmError, match="hpcelastic scale: no answer in 300 s"):
-        bootstrap._submit_replacements(RunPaths(tmp_path), 1)

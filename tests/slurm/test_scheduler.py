@@ -124,6 +124,26 @@ def test_the_final_states_of_jobs_that_only_the_accounting_knows(monkeypatch: py
     assert found == {"4": ["COMPLETED"], "5": ["TIMEOUT"], "6": ["CANCELLED", "COMPLETED"]}
 
 
+@pytest.mark.parametrize(
+    ("whose", "squeue", "sacct"), [(0, "--me", False), (1, "--user={}", True)], ids=["own", "others"]
+)
+def test_the_jobs_of_their_owner_are_asked_for(
+    whose: int, squeue: str, sacct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, commands = os.geteuid() + whose, list[tuple[str, ...]]()
+
+    def call(*command: str) -> str:
+        commands.append(command)
+        return ""
+
+    monkeypatch.setattr(scheduler, "_call", call)
+    scheduler.queue(owner)
+    scheduler.final_states(["4"], owner)
+    first, second, third = commands
+    assert squeue.format(owner) in first and squeue.format(owner) in second
+    assert third[0] == "sacct" and ("--allusers" in third) == sacct
+
+
 def test_the_final_states_of_jobs_without_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*command: str) -> str:
         if command[0] == "squeue":
