@@ -84,17 +84,26 @@ class KeptRecords(Records, Protocol):
         """Postpone the removal of all records: it is the time to live from now. It needs no record."""
 
 
+@dataclass
+class _History:
+    """The history of the versions in a server that this process has seen. All its registers share it."""
+
+    name: str | None = None
+    """The nonce of the first version. A server that has lost the run begins another history. None if it is not known,
+    or if an older release has written the first version."""
+
+
 class RecordsBackend:
     """The rendezvous of one run in ``records``. ``where`` names their server; the state is copied to ``copies``."""
 
     def __init__(self, where: str, records: Records, copies: StateCopies) -> None:
         self.root = copies.root
-        self._where, self._records, self._copies = where, records, copies
+        self._where, self._records, self._copies, self._history = where, records, copies, _History()
         self._own_lease_keys: list[str] = []
         """The keys of this process's leases."""
 
     def register(self, writer: str) -> "RecordRegister":
-        return RecordRegister(self._where, self._records, writer, self._copies)
+        return RecordRegister(self._where, self._records, writer, self._copies, self._history)
 
     def lease(self, node: str) -> "RecordLease":
         self._own_lease_keys.append(f"{_NODES_PREFIX}{node}")
@@ -128,16 +137,16 @@ class RecordsBackend:
 class RecordRegister:
     """A `Register` that keeps only the newest version, in a record."""
 
-    def __init__(self, where: str, records: Records, writer: str, copies: StateCopies) -> None:
+    def __init__(self, where: str, records: Records, writer: str, copies: StateCopies, history: _History) -> None:
         self.where = where
         self._records, self._writer, self._copies = records, writer, copies
         self._known = 0
         """The greatest number of a version that this object has returned or committed, or that the caller knows."""
 
-        self._history: str | None = None
-        """The history of these versions. All versions after the same first one have the same; a server that has lost
-        the run begins another one. None if it is not known."""
+        self._nonce: str | None = None
+        """The nonce of that version; None if it is not known."""
 
+        self._history = history
         self._is_lost = False
         """Whether the server was seen to have lost versions. It may have as many again later."""
 
@@ -154,12 +163,12 @@ class RecordRegister:
         if self._newest(found).number != after:
             return False
         nonce = secrets.token_hex(8)
-        self._history = self._history or nonce
+        history = self._history.name or nonce
         document = {
             "version": after + 1,
             "writer": self._writer,
             "nonce": nonce,
-            "history": self._history,
+            "history": history,
             "value": value,
         }
         try:
@@ -170,7 +179,7 @@ class RecordRegister:
             if not won:
                 raise
         if won:
-            self._known = after + 1
+            self._known, self._nonce, self._history.name = after + 1, nonce, history
             with contextlib.suppress(StoreError):  # the server decides; the copy is optional
                 self._copies.write(document)
                 if is_final(value):
@@ -183,7 +192,8 @@ class RecordRegister:
 
     def assume(self, number: int) -> None:
         """Take version ``number``, which the caller knows from elsewhere, as read. `read` returns its value anyway."""
-        self._known = max(self._known, number)
+        if number > self._known:
+            self._known, self._nonce = number, None
 
     def _expire(self, number: int) -> None:
         """Let the server remove the run's records after a time, because version ``number`` is final and copied."""
@@ -201,24 +211,25 @@ class RecordRegister:
 
     def _newest(self, record: Record | None) -> Version:
         """Return the version in ``record``; StoreError if the server has lost versions that this object knows."""
-        version, history = self._parse(record)
-        same = history is None or self._history is None or history == self._history
-        self._is_lost = self._is_lost or version.number < self._known or not same
+        version, nonce, history = self._parse(record)
+        other = _differ(history, self._history.name) or (version.number == self._known and _differ(nonce, self._nonce))
+        self._is_lost = self._is_lost or version.number < self._known or other
         if self._is_lost:
             raise StoreError(
                 f"{self.where}: the server has lost the state of this run: it holds version {version.number}, and had "
                 f"version {self._known}; use another run id"
             )
-        self._known, self._history = version.number, history or self._history
+        self._known, self._nonce, self._history.name = version.number, nonce, history or self._history.name
         return version
 
-    def _parse(self, record: Record | None) -> tuple[Version, str | None]:
-        """Return the version in ``record``, and its history; None if the record does not tell it."""
+    def _parse(self, record: Record | None) -> tuple[Version, str | None, str | None]:
+        """Return the version in ``record``, its nonce and its history; None for what the record does not tell."""
         if record is None:
-            return self._final_version(), None
+            return self._final_version(), None, None
         try:
             document = json.loads(record.text)
-            return Version(int(document["version"]), document["value"]), document.get("history")
+            version = Version(int(document["version"]), document["value"])
+            return version, document.get("nonce"), document.get("history")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{self.where}: holds {record.text!r:.60}, which is not the state of a run") from error
 
@@ -226,6 +237,11 @@ class RecordRegister:
         """Return the copy of a final state, whose record the server has removed; version 0 if there is none."""
         copy = self._copies.read()
         return copy if copy is not None and is_final(copy.value) else Version(0, None)
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    """Return whether two names differ, if both are known."""
+    return one is not None and other is not None and one != other
 
 
 class RecordLease:

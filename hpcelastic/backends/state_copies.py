@@ -5,10 +5,12 @@ The copy of a final state is a separate file, so an agent that writes the copy o
 it.
 """
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Phase
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
@@ -43,12 +45,10 @@ class StateCopies:
 
     def read(self) -> Version | None:
         """Return the newest copied version; None if there is no copy."""
-        found = [
-            version
-            for path in (self._first_or_final_path, self._newest_path)
-            if (version := _read_version(path)) is not None
-        ]
-        return max(found, key=lambda version: version.number, default=None)
+        found = [_read_version(self._first_or_final_path)]
+        with contextlib.suppress(StoreError, KeyError, TypeError):  # it is not durable, so it may be damaged
+            found.append(_read_version(self._newest_path))
+        return max((version for version in found if version), key=lambda version: version.number, default=None)
 
 
 def is_final(value: Mapping[str, Any]) -> bool:

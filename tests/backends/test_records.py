@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
@@ -105,6 +106,76 @@ def test_a_register_refuses_the_versions_of_another_history(versions: int, tmp_p
             assert used.read().number == 3
     with pytest.raises(StoreError, match="has lost the state of this run"):
         used.read()
+
+
+def test_of_agents_that_create_a_run_at_once_the_slower_one_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    first, second = (
+        RecordsBackend("server", Connection(server, "run"), StateCopies(RunPaths(tmp_path))).register(writer)
+        for writer in ("a", "b")
+    )
+    compare_set = Connection.compare_set
+
+    def overtaken(*request: Any) -> bool:
+        monkeypatch.setattr(Connection, "compare_set", compare_set)
+        assert first.commit(0, {"phase": "joining", "of": "a"})
+        return compare_set(*request)
+
+    monkeypatch.setattr(Connection, "compare_set", overtaken)
+    assert not second.commit(0, {"phase": "joining", "of": "b"})
+    assert second.read().value["of"] == "a"
+    assert second.commit(1, {"phase": "joining"}) and first.read().number == 2
+
+
+def test_a_server_that_was_restored_from_a_copy_is_recognized(tmp_path: Path) -> None:
+    """It has as many versions again, of the same history, when this node looks."""
+    server = Server()
+
+    def backend() -> RecordsBackend:
+        return RecordsBackend("server", Connection(server, "run"), StateCopies(RunPaths(tmp_path)))
+
+    ours = backend()
+    used, copy = ours.register("me"), {}
+    for number in range(5):
+        assert used.commit(number, {"phase": "joining"})
+        if number == 2:
+            copy = dict(server.records["run"])
+    server.records["run"] = copy
+    for number in (3, 4):
+        assert backend().register("another").commit(number, {"phase": "joining"})
+    with pytest.raises(StoreError, match="has lost the state of this run"):
+        used.commit(5, {"phase": "joining"})
+
+
+def test_the_registers_of_a_process_know_one_history(tmp_path: Path) -> None:
+    server = Server()
+
+    def backend() -> RecordsBackend:
+        return RecordsBackend("server", Connection(server, "run"), StateCopies(RunPaths(tmp_path)))
+
+    ours = backend()
+    assert ours.register("me").commit(0, {"phase": "joining"})
+    used = ours.register("me")
+    used.assume(1)
+    server.records.clear()
+    for number in range(3):
+        assert backend().register("another").commit(number, {"phase": "joining"})
+    with pytest.raises(StoreError, match="has lost the state of this run"):
+        used.read()
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]", '{"version": 7}'])
+def test_a_damaged_copy_of_the_newest_state_counts_as_none(content: str, tmp_path: Path) -> None:
+    """It is written without a wait for the disk."""
+    paths = RunPaths(tmp_path)
+    copies = StateCopies(paths)
+    paths.newest.parent.mkdir(parents=True, exist_ok=True)
+    paths.newest.write_text(content)
+    assert copies.read() is None
+    register = RecordsBackend("server", Connection(Server(), "run"), copies).register("me")
+    assert register.read().number == 0 and register.commit(0, {"phase": "joining"})
 
 
 def test_a_register_accepts_versions_without_a_history(tmp_path: Path) -> None:
