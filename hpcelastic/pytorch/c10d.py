@@ -114,7 +114,9 @@ class StoreRecords:
         An operation that has taken too long may be executed later than the next one. Then it changes nothing.
         """
         expected = self._written.get(key, "")
-        while not connection.broken:
+        while True:
+            if connection.broken:
+                raise StoreError("another operation has failed")
             if connection.store.compare_set(self._prefix + key, expected, text) == text.encode():
                 self._written[key] = text
                 return
@@ -153,9 +155,10 @@ class StoreRecords:
     def _answer(self, operation: Callable[[_Connection], T]) -> T:
         """Return the result of an operation on the store. Raises StoreError if it fails, or takes too long."""
         connection = self._connection
-        if connection.broken and self._reconnect is not None:
-            # Another process may serve the store now.
-            connection = self._connection = _Connection(self._reconnect())
+        if connection.broken:
+            # Another process may serve the store now. A store in this process, or in a file, can be used again.
+            store = connection.store if self._reconnect is None else self._reconnect()
+            connection = self._connection = _Connection(store)
         try:
             return _in_time(partial(operation, connection))
         except (RuntimeError, OSError, StoreError) as error:  # torch's DistErrors are RuntimeErrors

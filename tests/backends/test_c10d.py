@@ -313,6 +313,24 @@ def test_a_write_that_has_hung_does_not_replace_a_later_one(
     assert records.all("") == {"a": "4"}
 
 
+def test_a_store_without_another_connection_is_used_again_after_an_error() -> None:
+    """The process itself serves it, or it is a file."""
+
+    failures = [RuntimeError("timed out")]
+
+    class FailingOnce(HashStore):
+        def compare_set(self, key: str, expected: str, text: str) -> bytes:
+            if failures:
+                raise failures.pop()
+            return bytes(super().compare_set(key, expected, text))
+
+    records = StoreRecords(FailingOnce(), "r", agent=True, is_server=True)
+    with pytest.raises(StoreError, match="does not answer: timed out"):
+        records.set("a", "1")
+    records.set("a", "2")
+    assert records.all("") == {"a": "2"}
+
+
 def test_a_store_that_hangs_can_be_closed(hanging: HangingStore) -> None:
     records = StoreRecords(HashStore(), "r", agent=True, is_server=True)
     records._connection.store = hanging
