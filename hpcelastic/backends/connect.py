@@ -21,6 +21,7 @@ import inspect
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.backends.backend import AnyLease, AnyObserver, Backend
@@ -203,7 +204,7 @@ def backend_names() -> list[str]:
 
 def run_nonce(paths: RunPaths) -> str:
     """Return the run's nonce. It differs between two runs of the same name."""
-    document = _read_choice(paths) or files.read_json(paths.register / FIRST)
+    document = _read_choice(paths) or files.read_json(_first_version(paths))
     if not isinstance(document, Mapping) or not isinstance(document.get("nonce"), str):
         raise StoreError(f"{paths.root}: holds no run; HPCELASTIC_RUN_DIR must name the directory of one")
     nonce: str = document["nonce"]
@@ -216,7 +217,18 @@ def creation_time(paths: RunPaths) -> float:
     Raises OSError or StoreError if there is no run, or its directory cannot be read.
     """
     recorded = paths.backend.name in files.names(paths.backend.parent)
-    return (paths.backend if recorded else paths.register / FIRST).stat().st_mtime
+    return (paths.backend if recorded else _first_version(paths)).stat().st_mtime
+
+
+def _first_version(paths: RunPaths) -> Path:
+    """Return the path of the first version of a run. If it is listed, wait until this client sees it.
+
+    The client may remember for half a minute that the name was absent.
+    """
+    path = paths.register / FIRST
+    if path.name in files.names(paths.register):
+        files.await_visible(path)
+    return path
 
 
 def _has_run(backend: Backend) -> bool:
@@ -282,7 +294,7 @@ def _quiet_torch() -> Iterator[None]:
         yield
     finally:
         if before is None:
-            del os.environ[_TORCH_LOG_LEVEL]
+            os.environ.pop(_TORCH_LOG_LEVEL, None)  # another thread may have removed it
 
 
 def _connect_function(name: str, options: Collection[str]) -> Connect:

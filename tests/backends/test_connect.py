@@ -22,8 +22,9 @@ from hpcelastic.errors import StoreError
 from hpcelastic.protocol.settings import RendezvousSettings, Settings
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import announce_run, close_run, open_run, read_state
-from hpcelastic.storage import history
+from hpcelastic.storage import files, history
 from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import FIRST
 from tests.backends.servers import Server, Servers, servers_of_every_backend
 
 HERE, THERE = "here:1", "there:1"
@@ -71,6 +72,18 @@ def test_the_nonce_and_the_time_of_a_run_stay_after_old_versions_were_removed(
     assert (first, second > 10) == (1, True)
     assert (run_nonce(paths), creation_time(paths)) == (nonce, created)
     assert read_state(backend).run_id == "r"
+
+
+def test_the_nonce_is_read_once_this_client_sees_the_first_version(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may remember that the name was absent, although the name is listed."""
+    begin(paths, RendezvousSettings())
+    first, absent, read, exists = paths.register / FIRST, [1, 1], files.read_json, files.exists
+    monkeypatch.setattr(files, "read_json", lambda path: None if path == first and absent else read(path))
+    monkeypatch.setattr(files, "exists", lambda path: not absent.pop() if path == first and absent else exists(path))
+    monkeypatch.setattr(files, "poll_delays", lambda limit: [0.0] * 5)
+    assert run_nonce(paths)
 
 
 # Agents
