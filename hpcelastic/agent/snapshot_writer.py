@@ -146,7 +146,11 @@ class SnapshotWriter:
                 if not self._pending:
                     return
                 job = self._current = self._pending.pop(next(iter(self._pending)))
-            error = self._publish_if_needed(job)
+            try:
+                error = self._publish_if_needed(job)
+            except Exception as unexpected:  # the thread must go on: it saves all later snapshots too
+                error = f"{type(unexpected).__name__}: {unexpected}"
+                self._report(f"step {job.snapshot.step}: its checkpoint may be missing: {error}")
             job.end(error)
             with self._changed:
                 self._current = None

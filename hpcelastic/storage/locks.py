@@ -65,14 +65,14 @@ class BoundedLock:
         # filelock would create a missing directory with the mode of the umask, even on an unmounted mount point.
         if not self._supported or not os.path.isdir(self._directory):
             return None
-        lock = self._lock()
         try:
+            lock = self._lock()
             # After one time-out the holder may hang. It must not delay every commit.
             lock.acquire(timeout=0.0 if self._holder_suspected else self._timeout, poll_interval=_POLL_INTERVAL)
         except TimeoutError:
             self._holder_suspected = True
             return None
-        except (OSError, NotImplementedError) as error:
+        except (OSError, NotImplementedError, ImportError) as error:  # the environment may have been removed
             if getattr(error, "errno", None) not in _TRANSIENT_ERRORS:
                 self._supported = False
             return None

@@ -51,9 +51,9 @@ def make_directory(path: Path) -> None:
 def is_shared(directory: Path) -> bool:
     """Return whether ``directory`` belongs to a shared run.
 
-    The permissions of the group are not looked at: another process may be about to set them.
+    It has no permissions of the group yet if another process is about to set its mode.
     """
-    return _mode(directory) & ~stat.S_IRWXG == SHARED & ~stat.S_IRWXG
+    return _mode(directory) in (SHARED, MAILBOX, SHARED & ~stat.S_IRWXG)
 
 
 def _mode(path: Path) -> int:

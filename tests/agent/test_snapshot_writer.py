@@ -235,6 +235,21 @@ def test_a_save_that_always_fails_is_reported_and_ends_nothing(node: Node) -> No
     assert node.answers(1) == [(0, "")]
 
 
+def test_an_unexpected_error_does_not_end_later_saves(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [ImportError("the environment was removed")]
+
+    def after_save(forecast: object, directory: str) -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(free_space.FreeSpace, "after_save", after_save)
+    node.send(7)
+    assert node.answers(1) == [(0, "ImportError: the environment was removed")]
+    node.send(8)
+    assert node.answers(1) == [(0, "")]
+    assert node.reports == ["step 7: its checkpoint may be missing: ImportError: the environment was removed"]
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [(errno.ENOSPC, "the filesystem is full: free some space"), (errno.EDQUOT, "the disk quota is used up")],

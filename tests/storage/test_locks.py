@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int
 
     patch.setattr(filelock.BaseFileLock, call, refuse)
     return calls
+
+
+def test_without_the_package_there_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is imported late, and the environment may have been removed since the start."""
+    monkeypatch.setitem(sys.modules, "filelock", None)
+    register = Register(tmp_path, "a")
+    with register.lock():
+        assert register.commit(0, 1)
 
 
 def test_a_held_lock_excludes_others(tmp_path: Path, asked: list[float]) -> None:
