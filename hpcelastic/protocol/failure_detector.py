@@ -94,11 +94,14 @@ class PeerFailureDetector:
         self.port_confirmed = True
 
     def link_established(self, now: float) -> PeerHeard | None:
-        """Record a link, or a better one. The handshake at its start counts as a heartbeat."""
+        """Record a link, or a better one. The handshake at its start counts as a heartbeat.
+
+        Return `PeerHeard` after a silence, and after a link that was lost.
+        """
+        was_lost, self._lost_at = self._lost_at is not None, None
         self.linked = self._ever_linked = True
-        self._lost_at = None
         self._reset_refusals()
-        return self.heartbeat_received(now)
+        return self.heartbeat_received(now) or (PeerHeard(self.node) if was_lost else None)
 
     def heartbeat_received(self, now: float) -> PeerHeard | None:
         """Record a heartbeat."""

@@ -32,19 +32,21 @@ def ranked_groups(
     places = [p.topology for p in before[::size]]
     kept = _kept(groups, places, ordered, max_nodes, size)
     seated = {m.node for index in kept for m in groups[index] if m}
-    pool = [m for m in dict.fromkeys([*staying, *ordered]) if m.node not in seated]
+    pool = {m.node: m for m in (*staying, *ordered) if m.node not in seated}
+    there: dict[str, list[Member]] = {}
+    for member in pool.values():
+        there.setdefault(member.topology, []).append(member)
     inside: list[Member] = []
     for index in kept:
-        for seat, member in enumerate(groups[index]):
-            if member is None:
-                member = _successor(before[index * size + seat], places[index], pool)
-                pool.remove(member)
+        for seat, stays in enumerate(groups[index]):
+            member = stays or _successor(before[index * size + seat], there[places[index]])
+            pool.pop(member.node, None)
             inside.append(member)
-    others = _whole_groups(pool, size)
+    others = [m for members in there.values() for m in members[: len(members) - len(members) % size]]
     near = {prefix for m in inside for prefix in prefixes(m)}
     chosen = {m.node for m in chosen_newcomers(others, max_nodes - len(inside), near)}
     members = inserted(inside, [m for m in ordered if m.node in chosen])
-    return members, [m for m in pool if m.node not in chosen]
+    return members, [m for m in pool.values() if m.node not in chosen]
 
 
 def _seats(group: Sequence[Participant], here: dict[str, Member]) -> _Seats:
@@ -67,15 +69,7 @@ def _kept(
     return sorted(kept)
 
 
-def _successor(lost: Participant, place: str, pool: Sequence[Member]) -> Member:
-    """Return the first node at the place, one with as many workers as the lost one if there is one."""
-    there = [m for m in pool if m.topology == place]
-    return next((m for m in there if m.local_world_size == lost.local_world_size), there[0])
-
-
-def _whole_groups(pool: Iterable[Member], size: int) -> list[Member]:
-    """Return the members of ``pool`` that make whole groups, place by place."""
-    at: dict[str, list[Member]] = {}
-    for member in pool:
-        at.setdefault(member.topology, []).append(member)
-    return [m for there in at.values() for m in there[: len(there) - len(there) % size]]
+def _successor(lost: Participant, there: list[Member]) -> Member:
+    """Take the first node out of ``there``, one with as many workers as the lost one if there is one."""
+    fits = (i for i, m in enumerate(there) if m.local_world_size == lost.local_world_size)
+    return there.pop(next(fits, 0))

@@ -23,7 +23,7 @@ _LOOK_INTERVAL = 0.5
 
 
 _STAND_IN_INTERVAL = 5.0
-"""Seconds from the time at which some nodes of a large job stand in for leaders until the next ones do so too."""
+"""Seconds from the look of some nodes at the leaders of a large round that forms until the look of the next ones."""
 
 
 def is_large(nodes: int) -> bool:
@@ -55,24 +55,24 @@ def leaders(state: State, view: View) -> list[Participant | Member]:
     return [first for first in firsts if first is not None] or _ready(state, view)
 
 
-def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, waited: float) -> int | None:
+def leader_rank(found: Sequence[Participant | Member], state: State, own: Member) -> int | None:
     """Return the rank of a node among the leaders that were ``found``; None if it is none of them.
 
-    While a round forms, ready nodes of a large job stand in for leaders that may be lost. After a requeue the members
-    of the last round may all be gone, and their leases have not expired yet. ``waited`` are the seconds since the node
-    has become ready; see `stand_in_turn`.
+    While a round forms, the first ready nodes of a large job are leaders too; see `stand_in_turn`.
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
-    return COUNT + own.order if rank is None and waited >= stand_in_turn(state, own) else rank
+    return COUNT + own.order if rank is None and stand_in_turn(state, own) == 0.0 else rank
 
 
 def stand_in_turn(state: State, own: Member) -> float:
-    """Return how many seconds after it has become ready a node stands in for leaders; infinity if it never does.
+    """Return how many seconds after it has become ready a node looks whether the leaders live; infinity if it need not.
 
-    The first nodes of the job do so at once. They may be lost too, so the others follow.
+    After a requeue the members of the last round may all be gone, and their leases have not expired yet. The first
+    nodes of a large job, or those that continue a large run, look at once. They may be lost too, so the others follow.
     """
+    before = 0 if own.node in state.ranks else len(state.participants)
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    return own.order // COUNT * _STAND_IN_INTERVAL if ready and is_large(own.job_nodes) else float("inf")
+    return own.order // COUNT * _STAND_IN_INTERVAL if ready and is_large(max(own.job_nodes, before)) else float("inf")
 
 
 def turn(state: State, own: str, lost: str) -> int:

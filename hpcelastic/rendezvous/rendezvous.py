@@ -262,8 +262,9 @@ class Rendezvous:
             self._schedule.read_within(self._times.poll)
         if (left := self._until_turn(state)) > 0:
             self._schedule.poll_within(left)
-        if published and (left := self._published_at + stand_in_turn(state, published) - self._clock()) > 0:
-            self._schedule.read_within(left)
+        turn = self._published_at + stand_in_turn(state, published) if published else float("inf")
+        if (left := turn - self._clock()) > -2 * self._leases.expiry:  # until dead leaders are seen to be dead
+            self._schedule.read_within(max(left, self._times.poll, self._schedule.lease / 4))
         self._notify_leaders()
         return rank
 
@@ -370,8 +371,7 @@ class Rendezvous:
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
         found, published = self._leaders(), self._lease.published
-        waited = self._clock() - self._published_at
-        return leader_rank(found, self._known.state, published, waited) if found and published else None
+        return leader_rank(found, self._known.state, published) if found and published else None
 
     # Reading
 

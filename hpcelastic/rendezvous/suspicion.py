@@ -4,10 +4,13 @@ A report alone proves nothing. A neighbour counts as gone if its kernel refuses 
 a node that is alive renews its lease as soon as a link to it breaks.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
-from hpcelastic.protocol.leaders import is_large, turn
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.leaders import around, is_large, turn
 from hpcelastic.protocol.state import Member, Phase
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
@@ -48,7 +51,7 @@ class _Suspect:
     turn: float
     """The time from which this node may report that it is gone."""
 
-    since: float = float("inf")
+    since: float = inf
     """The time of the first look at its lease since then; infinite before it."""
 
     version: str | None = None
@@ -64,8 +67,8 @@ class _Suspect:
     def next_look(self) -> float:
         """The time of the next look at its lease; infinite until its kernel refuses connections."""
         if not self.refused:
-            return float("inf")
-        return self.turn if self.since == float("inf") else max(self.turn, self.since + _STANDSTILL)
+            return inf
+        return self.turn if self.since == inf else max(self.turn, self.since + _STANDSTILL)
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,9 @@ class Suspicions:
 
     def __init__(self, node: str, leases: ObservedLeases, known: KnownState, clock: Callable[[], float]) -> None:
         self._node, self._leases, self._known, self._clock = node, leases, known, clock
-        self._silent: dict[str, float] = {}
-        """Neighbours whose heartbeats are missing, and the time from which this node looks at their leases. Only these
-        show whether they are alive."""
+        self._silent: dict[str, tuple[float, float]] = {}
+        """Neighbours whose heartbeats are missing, with the time at which this was told first, and that from which this
+        node reads the leases. Only these show whether they are alive."""
 
         self._gone: dict[str, _Proof] = {}
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
@@ -107,14 +110,16 @@ class Suspicions:
         return bool(self._silent)
 
     def became_silent(self, node: str) -> None:
-        """The heartbeats of a neighbour are missing."""
-        ranks = self._known.state.ranks
+        """The heartbeats of a neighbour are missing. This may be told again and again."""
+        now, ranks = self._clock(), self._known.state.ranks
         spread = _SPREAD * len(ranks) * ranks.get(self._node, 0)
-        self._silent[node] = self._clock() + turn(self._known.state, self._node, node) * _TURN + spread
+        due = now + turn(self._known.state, self._node, node) * _TURN + spread
+        self._silent.setdefault(node, (now, due))
 
     def heard(self, node: str) -> None:
         """A neighbour is heard again."""
         self._silent.pop(node, None)
+        self._suspects.pop(node, None)
         self._gone.pop(node, None)
 
     def link_lost(self, node: str) -> None:
@@ -123,9 +128,10 @@ class Suspicions:
             return
         place = turn(self._known.state, self._node, node)
         suspect = _Suspect(place, self._clock() + place * _TURN)
-        if place < _EARLY:
-            version = self._leases.observer.lease_versions([node]).get(node)
-            suspect = replace(suspect, since=self._clock(), version=version)
+        if place < _EARLY and node not in self._silent:  # if the network is cut, silence comes first
+            with contextlib.suppress(StoreError):  # `confirm` looks then
+                version = self._leases.observer.lease_versions([node]).get(node)
+                suspect = replace(suspect, since=self._clock(), version=version)
         self._suspects[node] = suspect
 
     def refused(self, node: str) -> None:
@@ -142,7 +148,7 @@ class Suspicions:
         """Seconds until `confirm` looks again; infinite if it need not."""
         looks = [suspect.next_look for suspect in self._suspects.values()]
         looks += [proof.next_look for proof in self._gone.values()]
-        return min(looks, default=float("inf")) - self._clock()
+        return min(looks, default=inf) - self._clock()
 
     def confirm(self) -> bool:
         """Look at the leases of nodes of which it is time. Return whether the nodes that are gone are others now."""
@@ -158,7 +164,7 @@ class Suspicions:
                 del self._gone[node]  # the node has renewed its lease, so it is alive
         for node, suspect in due.items():
             version = versions.get(node)
-            if suspect.since == float("inf"):
+            if suspect.since == inf:
                 self._suspects[node] = replace(suspect, since=self._clock(), version=version)
             elif version is None or version != suspect.version or node not in self._known.state.ranks:
                 del self._suspects[node]
@@ -188,11 +194,12 @@ class Suspicions:
         return node in self._suspects
 
     def keep(self) -> None:
-        """Forget what was known of nodes that are not members of the round, and defer looks once it has ended."""
+        """Forget nodes that are not members of the round, or no neighbours, and defer looks once it has ended."""
         state, members = self._known.state, self._known.state.ranks
+        near = {participant.node for participant in around(state, self._node)}
         self._gone = {node: proof for node, proof in self._gone.items() if node in members}
-        self._silent = {node: turn for node, turn in self._silent.items() if node in members}
-        self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in members}
+        self._silent = {node: times for node, times in self._silent.items() if node in near}
+        self._suspects = {node: suspect for node, suspect in self._suspects.items() if node in near}
         if state.phase is Phase.JOINING:
             for node, suspect in [*self._suspects.items()]:
                 if not suspect.deferred and (suspect.place or node == state.lost):
@@ -209,14 +216,16 @@ class Suspicions:
         It reads those of silent neighbours, to know their renewals and when they have expired. While a large round
         forms, the first live node after lost ones reads the leases too. All leaders may be among these.
         """
-        now, state = self._clock(), self._known.state
-        for node, due in self._silent.items():
-            if (expires := self._leases.observer.expires(node)) != float("inf"):
-                due = max(due, expires + _EXPIRY_DELAY)
-            if self._leases.looked_at < due:
+        now, state, looked_at = self._clock(), self._known.state, self._leases.looked_at
+        large = is_large(len(state.participants))
+        alone = large and len(self._silent) == len(around(state, self._node))  # the leaders know whether others live
+        for node, (since, due) in self._silent.items():
+            if looked_at < since:
                 yield due - now
+            elif not alone and looked_at < (expires := self._leases.observer.expires(node) + _EXPIRY_DELAY) < inf:
+                yield expires - now
         rank = state.ranks.get(self._node)
-        if rank and state.phase is Phase.JOINING and is_large(len(state.participants)):
+        if rank and large and state.phase is Phase.JOINING:
             before = state.participants[rank - 1].node
             if before in self._gone or before in self._suspects or before in self._silent:
                 yield max(1.0, _DEFERRAL * len(state.participants))

@@ -148,15 +148,17 @@ MUTANTS = {
     "nodes of a group are anywhere": Patch(DECIDE, "    if nodes.within:\n", "    if False:\n"),
     "a group gets a node from another switch": Patch(
         GROUPS,
-        "there = [m for m in pool if m.topology == place]\n    return next",
-        "there = list(pool)\n    return next",
+        "there[places[index]])",
+        "there[next(place for place, members in there.items() if members)])",
     ),
     "a node that moved to another switch keeps its seat": Patch(
         GROUPS, "if m and m.topology == group[0].topology", "if m"
     ),
     "a whole group is dissolved for one that is not": Patch(GROUPS, "(groups[index].count(None), index)", "index"),
-    "a newcomer displaces a node of a dissolved group": Patch(GROUPS, "[*staying, *ordered]", "ordered"),
-    "newcomers that make no group are members": Patch(GROUPS, "there[: len(there) - len(there) % size]", "there"),
+    "a newcomer displaces a node of a dissolved group": Patch(GROUPS, "(*staying, *ordered)", "ordered"),
+    "newcomers that make no group are members": Patch(
+        GROUPS, "members[: len(members) - len(members) % size]", "members"
+    ),
     "names determine the order before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),

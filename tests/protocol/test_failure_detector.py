@@ -190,3 +190,11 @@ def test_quick_resets_do_not_make_redials_fast() -> None:
     detector.dial_started(5.0)
     detector.dial_reset(5.1, started=5.0)
     assert detector.next_dial == 5.0 + REPORT_INTERVAL
+
+
+def test_a_link_that_is_made_again_is_heard() -> None:
+    detector = PeerFailureDetector(NODE, 0.0)
+    assert detector.link_established(0.0) is None
+    detector.link_lost(1.0)
+    assert detector.link_established(1.1) == PeerHeard(NODE)
+    assert detector.link_established(1.2) is None, "another link has replaced one that was not lost"

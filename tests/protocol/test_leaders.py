@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn
 from hpcelastic.protocol.state import NodeState, Participant, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
@@ -98,30 +99,35 @@ def test_without_nodes_there_is_no_leader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "job_nodes", "phase", "waited", "rank"),
+    ("order", "job_nodes", "phase", "turn", "rank"),
     [
         pytest.param(0, 100, Phase.JOINING, 0.0, 3, id="the first node of a large job"),
         pytest.param(2, 100, Phase.JOINING, 0.0, 5, id="the third one"),
-        pytest.param(3, 100, Phase.JOINING, 4.9, None, id="another one"),
-        pytest.param(3, 100, Phase.JOINING, 5.0, 6, id="another one, later"),
-        pytest.param(99, 100, Phase.JOINING, 164.9, None, id="the last one"),
-        pytest.param(99, 100, Phase.JOINING, 165.0, 102, id="the last one, much later"),
-        pytest.param(0, 64, Phase.JOINING, 0.0, None, id="a job that is not large"),
-        pytest.param(0, 100, Phase.RUNNING, 0.0, None, id="while a round runs"),
+        pytest.param(3, 100, Phase.JOINING, 5.0, None, id="another one"),
+        pytest.param(99, 100, Phase.JOINING, 165.0, None, id="the last one"),
+        pytest.param(0, 64, Phase.JOINING, inf, None, id="a job that is not large"),
+        pytest.param(0, 100, Phase.RUNNING, inf, None, id="while a round runs"),
     ],
 )
 def test_while_a_round_forms_nodes_of_a_large_job_stand_in_for_leaders_one_after_the_other(
-    order: int, job_nodes: int, phase: Phase, waited: float, rank: int | None
+    order: int, job_nodes: int, phase: Phase, turn: float, rank: int | None
 ) -> None:
     state = replace(running("dbca"), phase=phase)
     own = member("x", NodeState.READY, 1, order=order, job_nodes=job_nodes)
-    assert leader_rank(leaders(state, View({})), state, own, waited) == rank
+    assert leader_rank(leaders(state, View({})), state, own) == rank
+    assert stand_in_turn(state, own) == turn
+
+
+@pytest.mark.parametrize(("count", "name", "turn"), [(90, "x", 5.0), (64, "x", inf), (90, "3@0", inf)])
+def test_the_nodes_of_a_small_job_that_continues_a_large_run_look_too(count: int, name: str, turn: float) -> None:
+    own = replace(member("x", NodeState.READY, 1, order=3, job_nodes=4), node=name)
+    assert stand_in_turn(large(count, phase=Phase.JOINING), own) == turn
 
 
 def test_a_leader_has_its_place_as_rank() -> None:
     state = running("dbca")
     found = leaders(state, View({}))
-    ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1), 0.0) for name in "dbca"]
+    ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1)) for name in "dbca"]
     assert ranks == [0, 1, 2, None]
 
 

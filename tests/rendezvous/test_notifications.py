@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -858,6 +859,91 @@ def test_a_look_at_the_lease_of_a_neighbour_does_not_delay_the_own_renewal(
     with pytest.raises(StoreError) if error else contextlib.nullcontext():
         a.turn()
     assert at_the_look == [world.now + LEASE] and at_the_look[0] > before
+
+
+def readings(node: NotifiedNode, patch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list of the times at which the node reads all leases from now on."""
+    found, look = list[float](), node.rendezvous._leases.look
+
+    def recorded() -> None:
+        found.append(node.rendezvous._clock())
+        look()
+
+    patch.setattr(node.rendezvous._leases, "look", recorded)
+    return found
+
+
+def test_a_silence_that_is_told_again_and_again_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may stay in the last round for as long as the run waits for another one."""
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
+    world, nodes = running(tmp_path, 12)
+    node = nodes[6]
+    (silent, *_) = sorted(node.neighbours)
+    found = readings(node, monkeypatch)
+    for _ in range(100):
+        node.rendezvous.receive(PeerSilent(silent))
+        node.turn()
+        world.now += 0.1
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["from all", "from one"])
+def test_a_node_that_hears_no_neighbour_leaves_their_expiry_to_the_leaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """The network may be cut between all nodes, and each reading lists all leases."""
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
+    world, nodes = running(tmp_path, 12)
+    node = nodes[6]
+    looks, found = recorded_looks(node, monkeypatch), readings(node, monkeypatch)
+    for name in sorted(node.neighbours)[: 12 if cut else 1]:
+        for news in (PeerSilent(name), PeerLinkLost(name)):
+            node.rendezvous.receive(news)
+    for _ in range(600):
+        for each in nodes:
+            each.rendezvous.renew(each.member)
+        node.turn()
+        world.now += 0.1
+    assert looks == [] and (len(found) == 1 if cut else len(found) > 1)
+
+
+def test_a_link_that_is_made_again_is_forgotten(tmp_path: Path) -> None:
+    _, (a, b, _c) = running(tmp_path, 3)
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
+    assert a.rendezvous._suspicions.suspects(b.member.node)
+    a.rendezvous.receive(PeerHeard(b.member.node))
+    assert not a.rendezvous._suspicions.suspects(b.member.node)
+
+
+def test_a_silent_node_that_is_no_neighbour_any_more_is_forgotten(tmp_path: Path) -> None:
+    _, nodes = running(tmp_path, 8)
+    node = nodes[0]
+    (silent, *_) = (other for other in nodes if other.member.node in node.neighbours)
+    node.rendezvous.receive(PeerSilent(silent.member.node))
+    assert node.rendezvous._suspicions.watchful
+    for name in (silent.member.node, node.member.node):
+        state = node.rendezvous._known.state
+        others = tuple(p for p in state.participants if p.node != name)
+        node.rendezvous._known.state = replace(state, participants=others)
+        node.rendezvous._suspicions.keep()
+        assert not node.rendezvous._suspicions.watchful
+        node.rendezvous._known.state = state
+        node.rendezvous.receive(PeerSilent(silent.member.node))
+
+
+def test_a_listing_that_fails_when_a_link_breaks_does_not_delay_the_own_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, (a, b) = running(tmp_path, 2)
+    monkeypatch.setattr(a.rendezvous._leases.observer, "lease_versions", Mock(side_effect=StoreError("it fails")))
+    before = a.rendezvous._lease.held.end
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
+    a.turn()
+    assert a.rendezvous._lease.held.end > before
 
 
 def test_a_neighbour_that_is_no_longer_silent_is_ordinary(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcelastic.network import neighbours
-from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent, linked
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -17,7 +16,10 @@ _LATE = 0.05
 """Fraction of the notifications that arrive late, by up to half a minute."""
 
 _SILENCE = 1.5
-"""Seconds after which a neighbour that sends nothing is reported as silent."""
+"""Seconds after which a neighbour that sends nothing is reported as silent, again and again."""
+
+_BREAKS = 0.05
+"""Fraction of the links that break once although both nodes live."""
 
 _REFUSED_DELAY, _REFUSED_INTERVAL = 0.1, 0.5
 """Seconds until a refused connection is reported for the first time, and between two reports."""
@@ -52,11 +54,15 @@ class Notifier:
         ids = [p.node for p in members]
         self._alone = len(ids) == 1
         index = ids.index(self._node.id) if ids else 0
-        before, self._watched = self._watched, tuple(ids[i] for i in neighbours(index, len(ids))) if ids else ()
+        before, self._watched = self._watched, tuple(ids[i] for i in linked(index, len(ids))) if ids else ()
         for id in self._watched:
             node = self._world.node(id)
             if id not in before and (node.gone or node.frozen or self._loss == 1):
                 self.lost(node) if node.gone else self.silent(node)
+            elif id not in before and self._world.random.random() < _BREAKS:
+                self._world.clock.after(
+                    self._world.random.uniform(0, 20), partial(self._break, node), self._node.process
+                )
 
     def lost(self, node: "Node") -> None:
         """Report the loss of the connections to a neighbour whose agent has died."""
@@ -79,6 +85,13 @@ class Notifier:
     def _still_silent(self, node: "Node") -> None:
         if node.id in self._watched and (node.gone or node.frozen or self._loss == 1):
             self._deliver(self._node, PeerSilent(node.id))
+            self.silent(node)
+
+    def _break(self, node: "Node") -> None:
+        """Let the link to a living node break, and make it again."""
+        if node.id in self._watched and not (node.gone or node.frozen or self._node.gone):
+            self._deliver(self._node, PeerLinkLost(node.id))
+            self._world.clock.after(_REFUSED_INTERVAL, partial(self.heard, node), self._node.process)
 
     def _refused(self, node: "Node") -> None:
         if node.id in self._watched and not self._node.gone:
