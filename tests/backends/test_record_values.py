@@ -19,7 +19,7 @@ import pytest
 from hpcelastic.backends.etcd import EtcdV2, EtcdV3
 from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.backends.record_values import RecordValues
-from hpcelastic.backends.records import RecordRegister
+from hpcelastic.backends.records import RecordsBackend
 from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import StoreError
 from hpcelastic.storage.keyvalue import MAX_VALUE
@@ -236,4 +236,4 @@ def test_a_commit_whose_reply_is_lost_is_recognised(
     copies = StateCopies(RunPaths(tmp_path))
     with losing_replies(etcd.endpoint, changes) as member:
         records = version(f"{member},{etcd.endpoint}", "run", prefix)
-        assert RecordRegister("etcd", records, "me", copies).commit(0, {"phase": "joining"})
+        assert RecordsBackend("etcd", records, copies).register("me").commit(0, {"phase": "joining"})
