@@ -66,7 +66,7 @@ class Agent:
     def __init__(self, run: "LongRun", name: str, incarnation: int, keep: int) -> None:
         self._clock = run.clock
         self.member = Member(f"{name}@{incarnation}", NodeState.READY, 0, 1, "127.0.0.1", 1, process="p")
-        self.old_rounds = OldRounds(run.paths, keep)
+        self.old_rounds = OldRounds(run.paths, run.backend, keep)
         self.log = EventLog(run.paths.event_log(self.member.node), name, self.old_rounds.first_needed)
         self.log.clock = ClockOffset(run.clock.began - 0.001, run.clock.began + 0.001, 0.0)
         self._evidence = Evidence(self.log.write, run.state)

@@ -13,17 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hpcelastic.agent.settings import LogSettings
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.codec import decode
-from hpcelastic.protocol.state import job_start
+from hpcelastic.protocol.state import Member, job_start
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import as_store_error
-from hpcelastic.storage.lease_names import LeaseName, member_of, parse
 from hpcelastic.storage.paths import RunPaths, safe_name
 from hpcelastic.storage.round_directories import remove_rounds
 
@@ -42,10 +42,10 @@ the workers."""
 
 
 class OldRounds:
-    """Removes what is no longer needed of a run. ``keep`` is `LogSettings.keep_rounds`."""
+    """Removes what is no longer needed of a run, which ``backend`` keeps. ``keep`` is `LogSettings.keep_rounds`."""
 
-    def __init__(self, paths: RunPaths, keep: int | None = LogSettings.keep_rounds) -> None:
-        self._paths, self._keep = paths, keep
+    def __init__(self, paths: RunPaths, backend: Backend, keep: int | None = LogSettings.keep_rounds) -> None:
+        self._paths, self._backend, self._keep = paths, backend, keep
         self._newest = 0
         self._swept = False
         """Whether this node has removed the leases of earlier starts of the jobs."""
@@ -77,10 +77,10 @@ class OldRounds:
         self._swept = True
         time.sleep(_PAUSE)
         with contextlib.suppress(StoreError, OSError):
-            remove_leases(self._paths, superseded)
+            self._backend.remove_leases(superseded(lease.member for lease in self._backend.leases().values()))
             if self._keep is not None and folds:
                 self._fold_account()
-                remove_ended_agents(self._paths, part.round - self._keep + 1)
+                remove_ended_agents(self._paths, self._backend, part.round - self._keep + 1)
 
     def _fold_account(self) -> None:
         command = ["nice", "-n", "19", sys.executable, "-m", "hpcelastic", "goodput", str(self._paths.root)]
@@ -94,7 +94,7 @@ def fold_interval(nodes: int) -> int:
     return min(_MOST, max(_LEAST, _NODE_ROUNDS // nodes))
 
 
-def remove_ended_agents(paths: RunPaths, first: int) -> None:
+def remove_ended_agents(paths: RunPaths, backend: Backend, first: int) -> None:
     """Remove the leases and work fractions of all ended agents in the account, and the logs of those that ended before
     round ``first``.
 
@@ -104,7 +104,7 @@ def remove_ended_agents(paths: RunPaths, first: int) -> None:
     if folded is None:
         return
     ended = {agent.node: agent.ended_before for agent in folded.ended}
-    remove_leases(paths, lambda leases: [lease for lease in leases if lease.node in ended])
+    backend.remove_leases(ended)
     owners = {safe_name(node) for node in ended}
     for name in files.names(paths.work_fractions):
         if paths.owner_of_fraction(name) in owners:
@@ -115,29 +115,13 @@ def remove_ended_agents(paths: RunPaths, first: int) -> None:
             paths.event_log(node).unlink(missing_ok=True)
 
 
-def remove_leases(paths: RunPaths, chosen: Callable[[list[LeaseName]], list[LeaseName]]) -> None:
-    """Remove the leases that ``chosen`` returns of all. An agent that is alive after all writes its lease again.
-
-    Raises StoreError if they cannot be listed, and OSError if one cannot be removed.
-    """
-    leases = [lease for name in files.names(paths.leases) if (lease := parse(name)) is not None]
-    for lease in chosen(leases):
-        (paths.leases / lease.text).unlink(missing_ok=True)
-
-
-def superseded(leases: list[LeaseName]) -> list[LeaseName]:
-    """Return the leases of agents of jobs that SLURM has started again since then."""
-    starts = {lease.text: _start_of(lease) for lease in leases}
+def superseded(members: Iterable[Member]) -> list[str]:
+    """Return the agents of jobs that SLURM has started again since then."""
+    starts = {member.node: job_start(member.job) for member in members}
     newest: dict[str, int] = {}
     for job, restart in starts.values():
         newest[job] = max(restart, newest.get(job, 0))
-    return [lease for lease in leases if (start := starts[lease.text])[1] < newest[start[0]]]
-
-
-def _start_of(lease: LeaseName) -> tuple[str, int]:
-    """Return the job that has started an agent, and its restart count; an empty job if they are unknown."""
-    member, _ = member_of(lease)
-    return job_start(member.job if member else "")
+    return [node for node, (job, restart) in starts.items() if restart < newest[job]]
 
 
 def read_fold(paths: RunPaths) -> "Fold | None":

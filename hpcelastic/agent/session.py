@@ -106,7 +106,7 @@ class Session:
         self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._evidence = Evidence(self.log, spec.found.state)
-        self.old_rounds = OldRounds(spec.paths, spec.keep_rounds)
+        self.old_rounds = OldRounds(spec.paths, spec.backend, spec.keep_rounds)
         self.events = EventLog(spec.paths.event_log(member.node), member.name, self.old_rounds.first_needed)
         notifier = NetworkNotifier(self.network, member.node) if self.network else None
         times = spec.settings.rendezvous

@@ -99,5 +99,11 @@ class Backend(Protocol):
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
         """Return the number of leases, and the first ``count`` ready nodes in their order."""
 
+    def remove_leases(self, nodes: Collection[str]) -> None:
+        """Remove the leases of agents that have ended. An agent that is alive after all writes its lease again.
+
+        A backend may keep them. Raises StoreError or OSError.
+        """
+
     def close(self) -> None:
         """Release the backend. This process does not use it afterwards."""

@@ -88,6 +88,8 @@ class LastStateBackend:
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
         return 0, []
 
+    def remove_leases(self, nodes: Collection[str]) -> None: ...
+
     def close(self) -> None: ...
 
     def _unreachable_error(self) -> StoreError:

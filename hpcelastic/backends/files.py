@@ -1,12 +1,12 @@
 """The backend that keeps a run in files of its directory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
-from hpcelastic.storage.lease_names import first_ready_members
+from hpcelastic.storage.lease_names import first_ready_members, parse
 from hpcelastic.storage.leases import Lease, LeaseObserver, OwnLease, read_leases
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
@@ -48,5 +48,10 @@ class FileBackend:
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
         names = files.names(self._paths.leases)
         return len(names), first_ready_members(names, count)
+
+    def remove_leases(self, nodes: Collection[str]) -> None:
+        for name in files.names(self._paths.leases):
+            if (lease := parse(name)) is not None and lease.node in nodes:
+                (self._paths.leases / name).unlink(missing_ok=True)
 
     def close(self) -> None: ...

@@ -74,11 +74,16 @@ class ExpiringRecords(Records, Protocol):
         """
 
 
-class KeptRecords(Records, Protocol):
-    """Records of a server that can delete a record, and can remove all records that nobody keeps."""
+@runtime_checkable
+class DeletableRecords(Records, Protocol):
+    """Records of a server that can delete a record."""
 
     def delete(self, key: str) -> bool:
         """Delete the record of ``key`` and return True; return False if there is none."""
+
+
+class KeptRecords(DeletableRecords, Protocol):
+    """Records of a server that can remove all records that nobody keeps."""
 
     def keep(self) -> None:
         """Postpone the removal of all records: it is the time to live from now. It needs no record."""
@@ -124,6 +129,11 @@ class RecordsBackend:
         members = [lease.member for lease in self.leases().values()]
         ready = sorted((m for m in members if m.node_state is NodeState.READY), key=lambda member: member.order)
         return len(members), ready[:count]
+
+    def remove_leases(self, nodes: Collection[str]) -> None:
+        if isinstance(self._records, DeletableRecords):
+            for key in {f"{_NODES_PREFIX}{node}" for node in nodes}.intersection(self._records.all(_NODES_PREFIX)):
+                self._records.delete(key)
 
     def close(self) -> None:
         if isinstance(self._records, ExpiringRecords) and self._own_lease_keys:

@@ -11,6 +11,7 @@ from hpcelastic.accounting import Fold
 from hpcelastic.accounting.folded import EndedAgent, FaultSums, Sums
 from hpcelastic.agent import old_rounds
 from hpcelastic.agent.old_rounds import OldRounds, fold_interval, read_fold, remove_ended_agents
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.codec import encode
@@ -64,18 +65,18 @@ def paths(tmp_path: Path) -> RunPaths:
 
 @pytest.mark.parametrize(("keep", "kept"), [(10, set(range(41, 51))), (None, set(range(1, 51)))])
 def test_the_first_node_removes_what_belongs_to_old_rounds(paths: RunPaths, keep: int | None, kept: set[int]) -> None:
-    OldRounds(paths, keep).begin(PART)
+    OldRounds(paths, FileBackend(paths), keep).begin(PART)
     assert eventually(lambda: round_directories(paths) == {"stores": {49, 50}, "logs": kept, "hangs": kept})
 
 
 def test_the_other_nodes_remove_nothing(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_rounds.threading, "Thread", lambda **_: pytest.fail("a thread"))
-    OldRounds(paths, 10).begin(replace(PART, group_rank=1))
+    OldRounds(paths, FileBackend(paths), 10).begin(replace(PART, group_rank=1))
     assert round_directories(paths)["logs"] == set(range(1, 51))
 
 
 def test_events_stay_until_they_are_folded_and_for_the_last_rounds(paths: RunPaths) -> None:
-    ten, every = OldRounds(paths, 10), OldRounds(paths, None)
+    ten, every = OldRounds(paths, FileBackend(paths), 10), OldRounds(paths, FileBackend(paths), None)
     for each in (ten, every):
         each.begin(replace(PART, group_rank=1))
     assert ten.first_needed() == every.first_needed() == 0, "there is no account"
@@ -94,10 +95,10 @@ def test_an_account_that_cannot_be_read_is_not_taken_for_none(paths: RunPaths) -
 
 
 def test_the_files_of_agents_that_ended_long_ago_are_removed(paths: RunPaths) -> None:
-    remove_ended_agents(paths, 30)
+    remove_ended_agents(paths, FileBackend(paths), 30)
     assert len(files.names(paths.leases)) == 3, "without an account"
     write_fold(paths, folded(40, ended("n1@0-a", 30), ended("n2@0-a", 31), ended("n7@0-a", 1)))
-    remove_ended_agents(paths, 30)
+    remove_ended_agents(paths, FileBackend(paths), 30)
     left = {"n1@1-b", "n2@0-a"}
     assert leases(paths) == {"n1@1-b"}, "those of all agents that are part of the account"
     assert files.names(paths.work_fractions) == [paths.work_fraction("n1@1-b", 12).name]
@@ -115,7 +116,7 @@ def test_the_leases_of_earlier_starts_of_a_job_are_removed_once(
 
     monkeypatch.setattr(old_rounds, "_PAUSE", 0.0)
     add("7.0", "7.1", "7.12", "12.1", "12_3.0", "odd", "odd.x")
-    first, others = OldRounds(paths, None), leases(paths)
+    first, others = OldRounds(paths, FileBackend(paths), None), leases(paths)
     first._sweep(PART)
     assert others - leases(paths) == {"m@7-0", "m@7-1"}
     add("7.13")
@@ -133,9 +134,9 @@ def test_the_account_is_folded_by_a_command_from_time_to_time(paths: RunPaths, m
     monkeypatch.setattr(old_rounds, "_PAUSE", 0.0)
     monkeypatch.setattr(old_rounds, "_MOST", 25)
     monkeypatch.setattr(old_rounds.subprocess, "run", run)
-    first = OldRounds(paths, 10)
+    first = OldRounds(paths, FileBackend(paths), 10)
     first._sweep(replace(PART, round=49))
-    OldRounds(paths, None)._sweep(PART)
+    OldRounds(paths, FileBackend(paths), None)._sweep(PART)
     assert not commands
     first._sweep(PART)
     assert commands == [["nice", "-n", "19", sys.executable, "-m", "hpcelastic", "goodput", str(paths.root)]]

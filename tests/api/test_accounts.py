@@ -97,7 +97,7 @@ def shorten(run: Run, first: int = 0) -> int:
     folded = read_fold(paths)
     assert folded is not None
     before = log_bytes(paths)
-    remove_ended_agents(paths, folded.kept)
+    remove_ended_agents(paths, FileBackend(paths), folded.kept)
     for path in paths.events.iterdir():
         remove_before(path, first or folded.kept)
     assert log_bytes(paths) < before

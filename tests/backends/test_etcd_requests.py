@@ -7,13 +7,19 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcelastic.backends.etcd import EtcdV2, EtcdV3, connect, connect_v2
 from hpcelastic.backends.etcd_server import EtcdServer
+from hpcelastic.backends.records import RecordsBackend
+from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.state import NodeState
+from hpcelastic.storage.paths import RunPaths
+from tests.protocol.builders import member
 
 Connect = Callable[[str, str, bool], EtcdV2 | EtcdV3]
 
@@ -127,6 +133,19 @@ def test_a_record_is_not_set_back_by_a_request_that_a_member_executes_late(
     records.expire({"nodes/a": None}, 60.0)
     records.set("nodes/a", "4")
     assert records.all("nodes/") == {"nodes/a": "4"}
+
+
+@pytest.mark.parametrize("version", [connect, connect_v2], ids=["version 3", "version 2"])
+def test_the_leases_of_agents_that_have_ended_are_removed(version: Connect, etcd: EtcdServer, tmp_path: Path) -> None:
+    records = version(etcd.endpoint, secrets.token_hex(6), True)
+    backend = RecordsBackend("etcd", records, StateCopies(RunPaths(tmp_path)))
+    leases = {name: backend.lease(f"{name}@0") for name in "abc"}
+    for name, lease in leases.items():
+        lease.renew(member(name, NodeState.READY, 0))
+    backend.remove_leases(["a@0", "b@0", "x@0"])
+    assert backend.leases().keys() == {"c@0"}
+    leases["b"].renew(member("b", NodeState.READY, 0))
+    assert backend.leases().keys() == {"b@0", "c@0"}, "it is alive after all"
 
 
 def test_two_threads_that_leave_a_member_go_to_the_same_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
