@@ -135,6 +135,7 @@ def received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
 
 
 def contexts(root: Path) -> list[ExporterContext]:
+    (root / "digits").mkdir(exist_ok=True)
     return [ExporterContext("digits", root / "digits", f"n{i}") for i in range(4)]
 
 

@@ -234,19 +234,18 @@ class RecordRegister:
 
     def _parse(self, record: Record | None) -> tuple[Version, str | None, str | None]:
         """Return the version in ``record``, its nonce and its history; None for what the record does not tell."""
-        if record is None:
-            return self._final_version(), None, None
         try:
-            document = json.loads(record.text)
+            document = self._final_copy() if record is None else json.loads(record.text)
             version = Version(int(document["version"]), document["value"])
             return version, document.get("nonce"), document.get("history")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.where}: holds {record.text!r:.60}, which is not the state of a run") from error
+            text = record.text if record else ""
+            raise StoreError(f"{self.where}: holds {text!r:.60}, which is not the state of a run") from error
 
-    def _final_version(self) -> Version:
+    def _final_copy(self) -> Mapping[str, Any]:
         """Return the copy of a final state, whose record the server has removed; version 0 if there is none."""
-        copy = self._copies.read()
-        return copy if copy is not None and is_final(copy.value) else Version(0, None)
+        copy = self._copies.read_document()
+        return copy if copy is not None and is_final(copy["value"]) else {"version": 0, "value": None}
 
 
 def _differ(one: str | None, other: str | None) -> bool:
@@ -311,15 +310,21 @@ def _follows(new: str, old: str) -> bool:
 
     A server may show an older lease again: it executes a request late that was sent to another one meanwhile.
     """
-    after, before = _parse_lease(new), _parse_lease(old)
-    return new != old if after is None or before is None else after[0] > before[0]
+    after, before = _heartbeat(new), _heartbeat(old)
+    return new != old if after is None or before is None else after > before
+
+
+def _heartbeat(text: str) -> int | None:
+    """Return the heartbeat of a lease; None if its format is unknown."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        document = json.loads(text)
+        return int(document["heartbeat" if "heartbeat" in document else "beat"])  # the old name
+    return None
 
 
 def _parse_lease(text: str) -> tuple[int, Member] | None:
     """Return the heartbeat and the member in a lease; None if its format is unknown."""
-    try:
-        document = json.loads(text)
-        heartbeat = document["heartbeat" if "heartbeat" in document else "beat"]  # the old name
-        return int(heartbeat), decode(Member, document["member"])
-    except (ValueError, KeyError, TypeError, DecodeError):
-        return None
+    heartbeat = _heartbeat(text)
+    with contextlib.suppress(KeyError, TypeError, DecodeError):
+        return None if heartbeat is None else (heartbeat, decode(Member, json.loads(text)["member"]))
+    return None

@@ -45,10 +45,15 @@ class StateCopies:
 
     def read(self) -> Version | None:
         """Return the newest copied version; None if there is no copy."""
-        found = [_read_version(self._first_or_final_path)]
-        with contextlib.suppress(StoreError, KeyError, TypeError):  # it is not durable, so it may be damaged
-            found.append(_read_version(self._newest_path))
-        return max((version for version in found if version), key=lambda version: version.number, default=None)
+        document = self.read_document()
+        return None if document is None else Version(document["version"], document["value"])
+
+    def read_document(self) -> Mapping[str, Any] | None:
+        """Return the newest copied version as the server has held it; None if there is no copy."""
+        found = [_read(self._first_or_final_path)]
+        with contextlib.suppress(StoreError):  # it is not durable, so it may be damaged
+            found.append(_read(self._newest_path))
+        return max((copy for copy in found if copy), key=lambda copy: copy["version"], default=None)
 
 
 def is_final(value: Mapping[str, Any]) -> bool:
@@ -56,7 +61,11 @@ def is_final(value: Mapping[str, Any]) -> bool:
     return value["phase"] in _FINAL_PHASES
 
 
-def _read_version(path: Path) -> Version | None:
+def _read(path: Path) -> Mapping[str, Any] | None:
     # Found by listing, because an NFS client caches that a name was absent.
     document = files.read_json(path) if path.name in files.names(path.parent) else None
-    return Version(document["version"], document["value"]) if document is not None else None
+    if document is None:
+        return None
+    if not (isinstance(document, dict) and {"version", "value"} <= document.keys()):
+        raise StoreError(f"{path}: is not the state of a run")
+    return document

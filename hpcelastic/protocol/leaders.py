@@ -8,6 +8,7 @@ other. The other nodes poll now and then, in case that no leader is left.
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
+from zlib import crc32
 
 from hpcelastic.protocol.peers import linked
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State, View
@@ -61,7 +62,7 @@ def leader_rank(found: Sequence[Participant | Member], state: State, own: Member
     While a round forms, the first ready nodes of a large job are leaders too; see `stand_in_turn`.
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
-    return COUNT + own.order if rank is None and stand_in_turn(state, own) == 0.0 else rank
+    return COUNT + _place(state, own) if rank is None and stand_in_turn(state, own) == 0.0 else rank
 
 
 def stand_in_turn(state: State, own: Member) -> float:
@@ -70,9 +71,9 @@ def stand_in_turn(state: State, own: Member) -> float:
     After a requeue the members of the last round may all be gone, and their leases have not expired yet. The first
     nodes of a large job, or those that continue a large run, look at once. They may be lost too, so the others follow.
     """
-    before = 0 if own.node in state.ranks else len(state.participants)
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    return own.order // COUNT * _STAND_IN_INTERVAL if ready and is_large(max(own.job_nodes, before)) else float("inf")
+    large = is_large(max(own.job_nodes, 0 if own.node in state.ranks else len(state.participants)))
+    return _place(state, own) // COUNT * _STAND_IN_INTERVAL if ready and large else float("inf")
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -98,6 +99,14 @@ def rivals(before: State, after: State) -> list[Participant]:
     """Return the members of the last round, beside the leaders, that may be about to commit ``after`` too: the
     neighbours of a node that was lost."""
     return around(before, after.lost)
+
+
+def _place(state: State, own: Member) -> int:
+    """Return the place of a ready node among those that look at the leaders.
+
+    In a large job it is the order of the node. Many small jobs, or nodes without a job, have the same orders.
+    """
+    return own.order if is_large(own.job_nodes) else crc32(own.node.encode()) % max(1, len(state.participants))
 
 
 def _live(state: State, view: View, ranks: Iterable[int]) -> Iterator[Participant]:

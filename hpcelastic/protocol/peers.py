@@ -59,7 +59,7 @@ class PeerSilent:
 
 @dataclass(frozen=True)
 class PeerHeard:
-    """Heartbeats arrive again after `PeerSilent`."""
+    """Heartbeats arrive again after `PeerSilent`, or a link is made again after `PeerLinkLost`."""
 
     node: str
 

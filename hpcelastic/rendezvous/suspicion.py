@@ -93,6 +93,9 @@ class Suspicions:
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
 
         self._suspects: dict[str, _Suspect] = {}
+        self._leads_until = inf
+        """The time until which this node may have to lead the next round after lost ones; infinite while a round runs.
+        Later the leases of lost leaders have expired, and others lead."""
 
     @property
     def gone(self) -> frozenset[str]:
@@ -196,6 +199,10 @@ class Suspicions:
     def keep(self) -> None:
         """Forget nodes that are not members of the round, or no neighbours, and defer looks once it has ended."""
         state, members = self._known.state, self._known.state.ranks
+        if state.phase is not Phase.JOINING:
+            self._leads_until = inf
+        elif self._leads_until == inf:
+            self._leads_until = self._clock() + 2 * self._leases.expiry
         near = {participant.node for participant in around(state, self._node)}
         self._gone = {node: proof for node, proof in self._gone.items() if node in members}
         self._silent = {node: times for node, times in self._silent.items() if node in near}
@@ -225,7 +232,7 @@ class Suspicions:
             elif not alone and looked_at < (expires := self._leases.observer.expires(node) + _EXPIRY_DELAY) < inf:
                 yield expires - now
         rank = state.ranks.get(self._node)
-        if rank and large and state.phase is Phase.JOINING:
+        if rank and large and not alone and state.phase is Phase.JOINING and now < self._leads_until:
             before = state.participants[rank - 1].node
             if before in self._gone or before in self._suspects or before in self._silent:
                 yield max(1.0, _DEFERRAL * len(state.participants))

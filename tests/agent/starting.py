@@ -103,6 +103,7 @@ def node(
     **variables: str,
 ) -> Iterator[Node]:
     """A node that runs ``entrypoint``. All its processes are ended at the end."""
+    (directory / "run").mkdir(mode=0o700, exist_ok=True)
     facts = RunFacts(RunPaths(directory / "run"), "r", f"n@0-{os.getpid()}", 3)
     environ = dict(os.environ if environ is None else environ)
     reports: list[str] = []

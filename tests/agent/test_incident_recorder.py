@@ -33,7 +33,7 @@ def watch(tmp_path: Path) -> Watching:
     """Return the incidents that n1 has recorded after these states: the cause and the round by node."""
 
     def watch(*states: State, enabled: bool = True) -> dict[str, tuple[str, int]]:
-        paths = RunPaths(tmp_path / "run")
+        paths = RunPaths(tmp_path)
         incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, HealthSettings(exclude=enabled))
         for seen in states:
             incident_recorder.observe(seen)
@@ -65,7 +65,7 @@ def test_the_recorder_may_be_disabled(watch: Watching) -> None:
 
 
 def test_a_failure_of_the_hardware_is_recorded(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path)
     incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, HealthSettings())
     assert incident_recorder.record_failure(failure("ZeroDivisionError: division by zero")) is None
     assert (
@@ -79,7 +79,7 @@ def test_a_failure_of_the_hardware_is_recorded(tmp_path: Path) -> None:
 
 
 def test_an_incident_names_the_shared_machine(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path)
     incident_recorder = IncidentRecorder(
         paths, FileBackend(paths), replace(HERE, node="n1_2@0-a", host="n1"), HealthSettings()
     )

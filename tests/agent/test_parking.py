@@ -111,6 +111,7 @@ class Groups:
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Groups]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text(SCRIPT)
+    (tmp_path / "run").mkdir(mode=0o700)
     loop = EventLoop()
     channels = WorkerChannels(loop)
     facts = RunFacts(RunPaths(tmp_path / "run"), "r", f"n@0-{os.getpid()}", 3, worker_channel=channels.name)

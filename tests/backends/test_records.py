@@ -166,6 +166,23 @@ def test_the_registers_of_a_process_know_one_history(tmp_path: Path) -> None:
         used.read()
 
 
+def test_a_run_whose_record_has_expired_goes_on_in_its_history(tmp_path: Path) -> None:
+    """One agent has read the end before the server removed it, and another one reopens the run."""
+    server = Server()
+
+    def backend() -> RecordsBackend:
+        return RecordsBackend("server", Connection(server, "run"), StateCopies(RunPaths(tmp_path)))
+
+    RunPaths(tmp_path).known.parent.mkdir()
+    first, second = backend().register("a"), backend().register("b")
+    for number, phase in enumerate(("joining", "running", "succeeded")):
+        assert first.commit(number, {"phase": phase})
+    assert second.read().number == 3
+    server.records.clear()
+    assert backend().register("c").commit(3, {"phase": "joining"})
+    assert second.read().number == first.read().number == 4
+
+
 @pytest.mark.parametrize("content", ["", "{", "{}", "[]", '{"version": 7}'])
 def test_a_damaged_copy_of_the_newest_state_counts_as_none(content: str, tmp_path: Path) -> None:
     """It is written without a wait for the disk."""

@@ -21,7 +21,7 @@ HALF_LIFE = 3600.0
 
 @pytest.fixture
 def paths(tmp_path: Path) -> RunPaths:
-    return RunPaths(tmp_path / "run")
+    return RunPaths(tmp_path)
 
 
 def incident(host: str, when: float = 1.0) -> Incident:

@@ -83,7 +83,7 @@ def test_the_runs_of_others_are_believed_and_the_own_run_is_not_counted_twice(di
 
 
 def test_an_incident_of_this_job_alone_is_not_shared(directory: Path, tmp_path: Path) -> None:
-    paths, health = RunPaths(tmp_path / "run"), HealthSettings(shared_record=str(directory))
+    paths, health = RunPaths(tmp_path), HealthSettings(shared_record=str(directory))
     record_incident(paths, health, BROKEN, of_machine=False)
     assert NodeRecord(directory).entries() == [] and read_incidents(paths) == (BROKEN,)
     record_incident(paths, health, BROKEN, of_machine=True)

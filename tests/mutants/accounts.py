@@ -127,7 +127,7 @@ _OF_OLD_ROUNDS = {
         "tests/agent/test_old_rounds.py",
     ),
     "the leases of the newest start of a job are removed": (
-        Patch(OLD_ROUNDS, "[1] < newest[start[0]]", "[1] <= newest[start[0]]"),
+        Patch(OLD_ROUNDS, "restart < newest[job]", "restart <= newest[job]"),
         "tests/agent/test_old_rounds.py",
     ),
     "all leases are listed in each round": (

@@ -198,6 +198,10 @@ MUTANTS = {
         SUSPICION, "self._silent.setdefault(node, (now, due))", "self._silent[node] = (now, due)"
     ),
     "a node that hears no neighbour looks at each expiry": Patch(SUSPICION, "elif not alone and", "elif"),
+    "many nodes with the same order look at once": Patch(
+        LEADERS, "return own.order if is_large(own.job_nodes) else", "return own.order if True else"
+    ),
+    "a node that hears no neighbour looks for ever while a round forms": Patch(SUSPICION, "and not alone and", "and"),
     "a link that is made again stays suspect": Patch(SUSPICION, "        self._suspects.pop(node, None)\n", ""),
     "a silent node stays so after it is no neighbour any more": Patch(
         SUSPICION, "self._silent.items() if node in near}", "self._silent.items() if node in members}"
@@ -206,7 +210,9 @@ MUTANTS = {
         SUSPICION, "with contextlib.suppress(StoreError):  #", "with contextlib.nullcontext():  #"
     ),
     "a small job that continues a large run waits for dead leaders": Patch(
-        LEADERS, "is_large(max(own.job_nodes, before))", "is_large(own.job_nodes)"
+        LEADERS,
+        "is_large(max(own.job_nodes, 0 if own.node in state.ranks else len(state.participants)))",
+        "is_large(own.job_nodes)",
     ),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
@@ -218,7 +224,9 @@ MUTANTS = {
         LEADERS, "range(start, min(start + size, count))", "range(start, count)"
     ),
     "no node stands in for the first nodes of a large job": Patch(
-        LEADERS, "own.order // COUNT * _STAND_IN_INTERVAL if", "(0.0 if own.order < COUNT else float('inf')) if"
+        LEADERS,
+        "_place(state, own) // COUNT * _STAND_IN_INTERVAL if",
+        "(0.0 if own.order < COUNT else float('inf')) if",
     ),
     "a node stands in only if it polls by chance": Patch(
         RENDEZVOUS, "if (left := turn - self._clock()) > -2 * self._leases.expiry:", "if (left := 0.0) > 0:"
@@ -611,6 +619,8 @@ BY_TESTS = {
     ),
     "each report of a silence is another one": "tests/rendezvous/test_notifications.py",
     "a node that hears no neighbour looks at each expiry": "tests/rendezvous/test_notifications.py",
+    "many nodes with the same order look at once": "tests/protocol/test_leaders.py",
+    "a node that hears no neighbour looks for ever while a round forms": "tests/rendezvous/test_notifications.py",
     "a link that is made again stays suspect": "tests/rendezvous/test_notifications.py",
     "a silent node stays so after it is no neighbour any more": "tests/rendezvous/test_notifications.py",
     "a listing that fails when a link breaks ends the turn": "tests/rendezvous/test_notifications.py",

@@ -118,10 +118,19 @@ def test_while_a_round_forms_nodes_of_a_large_job_stand_in_for_leaders_one_after
     assert stand_in_turn(state, own) == turn
 
 
-@pytest.mark.parametrize(("count", "name", "turn"), [(90, "x", 5.0), (64, "x", inf), (90, "3@0", inf)])
+@pytest.mark.parametrize(("count", "name", "turn"), [(90, "x@0", 75.0), (64, "x@0", inf), (90, "3@0", inf)])
 def test_the_nodes_of_a_small_job_that_continues_a_large_run_look_too(count: int, name: str, turn: float) -> None:
     own = replace(member("x", NodeState.READY, 1, order=3, job_nodes=4), node=name)
     assert stand_in_turn(large(count, phase=Phase.JOINING), own) == turn
+
+
+def test_of_many_nodes_with_the_same_order_few_look_at_once() -> None:
+    """A large run is continued by many small jobs, or by nodes without a job."""
+    state = large(200, phase=Phase.JOINING)
+    nodes = [replace(member("x", NodeState.READY, 1, order=0, job_nodes=1), node=f"x{i}@0") for i in range(200)]
+    ranks = [rank for own in nodes if (rank := leader_rank(leaders(state, View({})), state, own)) is not None]
+    assert 0 < len(ranks) < 20
+    assert len({stand_in_turn(state, own) for own in nodes}) > 40
 
 
 def test_a_leader_has_its_place_as_rank() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol import leaders, polling
 from hpcelastic.protocol.changes import changed, unpack
-from hpcelastic.protocol.decide import Decision, drain, scale
+from hpcelastic.protocol.decide import Decision, checkpoint, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous import suspicion
@@ -890,15 +890,21 @@ def test_a_silence_that_is_told_again_and_again_is_looked_at_once(
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("joining", [False, True], ids=["a round runs", "a round forms"])
 @pytest.mark.parametrize("cut", [True, False], ids=["from all", "from one"])
 def test_a_node_that_hears_no_neighbour_leaves_their_expiry_to_the_leaders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, joining: bool
 ) -> None:
     """The network may be cut between all nodes, and each reading lists all leases."""
     monkeypatch.setattr(leaders, "_LARGE", 4)
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
     world, nodes = running(tmp_path, 12)
     node = nodes[6]
+    monkeypatch.setattr(leaders, "_STAND_IN_INTERVAL", 1e9)
+    if joining:
+        steer_run(world.backend, "user", checkpoint)
+        node.rendezvous.poll_again()
+        assert (node.turn() or State("", world.settings)).phase is Phase.JOINING
     looks, found = recorded_looks(node, monkeypatch), readings(node, monkeypatch)
     for name in sorted(node.neighbours)[: 12 if cut else 1]:
         for news in (PeerSilent(name), PeerLinkLost(name)):

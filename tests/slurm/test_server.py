@@ -36,7 +36,7 @@ def test_the_first_node_serves_instead_of_the_node_of_srun(tmp_path: Path) -> No
 
 
 def test_the_other_nodes_find_the_first_one(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path)
     assert address(paths, place(0)) == "127.0.0.1:20007"
     assert address(paths, place(1)) == "127.0.0.1:20007"
     assert address(paths, place(0, job="8")) == "127.0.0.1:20007", "a job of one node that replaces a lost one"
@@ -44,7 +44,7 @@ def test_the_other_nodes_find_the_first_one(tmp_path: Path) -> None:
 
 def test_a_requeued_job_does_not_use_the_previous_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_TIMEOUT", 0.2)
-    paths = RunPaths(tmp_path / "run")
+    paths = RunPaths(tmp_path)
     address(paths, place(0))
     with pytest.raises(StoreError, match="the first node of the job did not write"):
         address(paths, place(1, restart=1))
