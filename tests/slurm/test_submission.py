@@ -804,7 +804,9 @@ def test_a_job_without_a_time_gets_the_limit_of_its_partition(
 def test_submitting_within_another_job(shared: SlurmCluster) -> None:
     submit = [sys.executable, "-m", "hpcelastic", "submit", "job.yaml", "slurm.memory=1G"]
     shared.run("srun", "-n1", "-c2", "--mem-per-cpu=100", f"--chdir={shared.path}", *submit)
-    assert wait_succeeded(Run("runs/job")) == [f"{rank} 4 None None" for rank in range(4)]
+    found = wait_succeeded(Run("runs/job"))
+    assert len(found) in (3, 4), "the node of the other job may not be free yet"
+    assert found == [f"{rank} {len(found)} None None" for rank in range(len(found))]
 
 
 def test_a_refused_job_leaves_nothing_behind(shared: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
