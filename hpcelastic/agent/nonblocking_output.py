@@ -35,12 +35,12 @@ class NonBlockingOutput(io.RawIOBase):
     """Writes to the file descriptor ``fd`` in its own thread, so that the caller gets no error.
 
     A failed write is retried. If the other end is closed, the output is dropped. The caller never waits, or with
-    ``patience`` it waits for a slow reader, until no byte was written for so many seconds.
+    ``stall_timeout`` it waits for a slow reader, until no byte was written for so many seconds.
     """
 
-    def __init__(self, fd: int, patience: float = 0.0) -> None:
+    def __init__(self, fd: int, stall_timeout: float = 0.0) -> None:
         self._fd = fd
-        self._patience = patience
+        self._stall_timeout = stall_timeout
         self._flows = True
         """Whether it is worth waiting for the reader: the last write has succeeded, and in time."""
 
@@ -74,7 +74,7 @@ class NonBlockingOutput(io.RawIOBase):
         return len(given)
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all is written. Return False if that takes longer than ``timeout`` seconds after the patience."""
+        """Wait for a slow reader, and then ``timeout`` seconds more. Return whether all is written."""
         with self._changed:
             self._wait_while_it_flows(lambda: not self._pending)
             return self._changed.wait_for(lambda: not self._pending, timeout)
@@ -87,9 +87,9 @@ class NonBlockingOutput(io.RawIOBase):
         self._thread.join(timeout)
 
     def _wait_while_it_flows(self, condition: Callable[[], bool]) -> bool:
-        """Return whether ``condition`` is true. Wait for it while the reader takes bytes, if there is patience."""
+        """Return whether ``condition`` is true. Wait for it while the reader takes bytes, if there is a time-out."""
         while self._flows and not condition():
-            if not self._changed.wait_for(functools.partial(self._moved_on, len(self._pending)), self._patience):
+            if not self._changed.wait_for(functools.partial(self._moved_on, len(self._pending)), self._stall_timeout):
                 self._flows = False
         return condition()
 
@@ -138,12 +138,12 @@ class _Redirection:
         self._before = sys.stdout, sys.stderr
         self._replacements: list[_Replacement] = []
 
-    def begin(self, patience: float) -> None:
-        """Replace the streams for the first user, whose ``patience`` counts."""
+    def begin(self, stall_timeout: float) -> None:
+        """Replace the streams for the first user, whose ``stall_timeout`` counts."""
         with self._lock:
             if not self._users:
                 self._before = sys.stdout, sys.stderr
-                self._replacements = [_replacement(stream, patience) for stream in self._before]
+                self._replacements = [_replacement(stream, stall_timeout) for stream in self._before]
                 sys.stdout, sys.stderr = (stream for stream, _ in self._replacements)
             self._users += 1
 
@@ -162,13 +162,13 @@ _redirection = _Redirection()
 
 
 @contextlib.contextmanager
-def nonblocking_stdio(patience: float = 0.0) -> Iterator[None]:
+def nonblocking_stdio(stall_timeout: float = 0.0) -> Iterator[None]:
     """Make standard output and error non-blocking within the block, so that a print never blocks or fails.
 
-    With ``patience``, a print and the end of the block wait for a slow reader; see `NonBlockingOutput`.
+    With ``stall_timeout``, a print and the end of the block wait for a slow reader; see `NonBlockingOutput`.
     Blocks in several threads may overlap. The streams are restored at the end of the last one.
     """
-    _redirection.begin(patience)
+    _redirection.begin(stall_timeout)
     try:
         yield
     finally:
@@ -186,19 +186,19 @@ def nonblocking_stderr() -> Iterator[TextIO]:
 
 
 def _end(replacements: Sequence[_Replacement]) -> None:
-    """Wait until all is written, at most `_DRAIN_TIMEOUT` seconds after the patience, and let the threads end."""
+    """Wait until all is written, for slow readers and then `_DRAIN_TIMEOUT` seconds, and let the threads end."""
     deadline = time.monotonic() + _DRAIN_TIMEOUT
     for output in (output for _, output in replacements if output is not None):
         output.drain(max(0.0, deadline - time.monotonic()))
         output.stop(max(0.0, deadline - time.monotonic()))
 
 
-def _replacement(stream: TextIO | None, patience: float = 0.0) -> _Replacement:
+def _replacement(stream: TextIO | None, stall_timeout: float = 0.0) -> _Replacement:
     if stream is None:
         return _null(), None
     try:
         stream.flush()
-        output = NonBlockingOutput(stream.fileno(), patience)
+        output = NonBlockingOutput(stream.fileno(), stall_timeout)
     except (OSError, ValueError):
         return stream, None
     return text_stream(output), output

@@ -150,10 +150,7 @@ class TopModel:
 def _row(run: Run, look: OneLook[RunStatus]) -> Row:
     try:
         status = look(_TIMEOUT)
-    except (
-        HpcElasticError,
-        OSError,
-    ) as error:  # a damaged run, or one whose filesystem hangs, must not hide the others
+    except (HpcElasticError, OSError) as error:  # a run that is damaged, or hangs, must not hide the others
         return Row(run, _UNREADABLE, 0, 0, str(error))
     nodes = sum(bool(node.ranks) for node in status.nodes) if status.phase == "running" else 0
     return Row(run, status.phase, status.round, nodes, status.reason, status.progress)

@@ -115,10 +115,7 @@ def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
             state = read_state(backend)
             status = status_of(run.paths, backend, state)
             monitor.check(state)
-        except (
-            OSError,
-            StoreError,
-        ) as error:  # tolerated for any time, because a callback has no caller to raise it in
+        except (OSError, StoreError) as error:  # tolerated for any time: a callback has no caller to raise it in
             errors.report(error)
         else:
             if status != last:

@@ -54,25 +54,27 @@ class EtcdV2:
         return None if node is None else Record(node["value"], node["modifiedIndex"])
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        condition = {"prevExist": "false"} if token is None else {"prevIndex": str(token)}
-        status, answer = self._put(key, {"value": text, **condition}, once=True)
-        if status in (200, 201):
-            return True
-        if _error_code(answer) in (_KEY_EXISTS, _COMPARE_FAILED, _KEY_NOT_FOUND):
-            return False
-        raise self._error(status, answer)
+        return self._put_if(key, token, text, once=True) is not None
 
     def set(self, key: str, text: str) -> None:
         self._tokens[key] = _written(text, self._tokens.get(key), lambda token: self._replace(key, token, text))
 
     def _replace(self, key: str, token: Any, text: str) -> tuple[bool, Record | None]:
         """Set ``key`` as `compare_set` does. Return whether that was done, and the record then."""
+        token = self._put_if(key, token, text)
+        return (False, self.get(key)) if token is None else (True, Record(text, token))
+
+    def _put_if(self, key: str, token: Any, text: str, *, once: bool = False) -> Any:
+        """Set ``key`` if its record has ``token``, or if there is none and ``token`` is None.
+
+        Return the token of the new record; None if the record is another one.
+        """
         condition = {"prevExist": "false"} if token is None else {"prevIndex": str(token)}
-        status, answer = self._put(key, {"value": text, **condition})
+        status, answer = self._put(key, {"value": text, **condition}, once=once)
         if status in (200, 201):
-            return True, Record(text, answer["node"]["modifiedIndex"])
+            return answer["node"]["modifiedIndex"]
         if _error_code(answer) in (_KEY_EXISTS, _COMPARE_FAILED, _KEY_NOT_FOUND):
-            return False, self.get(key)
+            return None
         raise self._error(status, answer)
 
     def all(self, prefix: str) -> dict[str, str]:
@@ -156,17 +158,15 @@ class EtcdV3:
         return Record(_value(found[0]), found[0]["mod_revision"]) if found else None
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        put = {"requestPut": {"key": self._key(key), "value": _base64(text), **self._lease}}
-        return self._txn([self._compare_revision(key, token)], [put])
+        return self._txn([self._compare_revision(key, token)], [self._put(key, text)])
 
     def set(self, key: str, text: str) -> None:
         self._tokens[key] = _written(text, self._tokens.get(key), lambda token: self._replace(key, token, text))
 
     def _replace(self, key: str, token: Any, text: str) -> tuple[bool, Record | None]:
         """Set ``key`` as `compare_set` does. Return whether that was done, and the record then."""
-        put = {"requestPut": {"key": self._key(key), "value": _base64(text), **self._lease}}
-        get = {"requestRange": {"key": self._key(key)}}
-        request = {"compare": [self._compare_revision(key, token)], "success": [put], "failure": [get]}
+        compare, put, get = self._compare_revision(key, token), self._put(key, text), {"key": self._key(key)}
+        request = {"compare": [compare], "success": [put], "failure": [{"requestRange": get}]}
         answer = self._request("kv/txn", request)
         if answer.get("succeeded"):
             return True, Record(text, answer["header"]["revision"])
@@ -209,6 +209,10 @@ class EtcdV3:
     def _compare_revision(self, key: str, token: Any) -> dict[str, Any]:
         # A key that was never written has mod_revision 0.
         return {"key": self._key(key), "target": "MOD", "result": "EQUAL", "mod_revision": token or "0"}
+
+    def _put(self, key: str, text: str) -> dict[str, Any]:
+        """Return a request to set the key's value."""
+        return {"requestPut": {"key": self._key(key), "value": _base64(text), **self._lease}}
 
     def _put_with_lease(self, key: str, lease: str) -> dict[str, Any]:
         """Return a request to keep the key's value for the duration of the server's ``lease``."""

@@ -28,7 +28,7 @@ _POLL_INTERVAL = 0.25
 _TIMEOUT = 5.0
 """Seconds for reading the status at the end."""
 
-_PATIENCE = 60.0
+_STALL_TIMEOUT = 60.0
 """Seconds to wait for a reader of the output that takes nothing, such as a pager. The agents do not wait for it."""
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             f"--nodes is {count}, less than nodes.min, {config.nodes.min}; start at least {config.nodes.min} nodes"
         )
     paths = prepare(config, resume=args.resume)
-    with nonblocking_stdio(_PATIENCE):  # the run goes on if its terminal is gone, or the disk is full
+    with nonblocking_stdio(_STALL_TIMEOUT):  # the run goes on if its terminal is gone, or the disk is full
         return _supervise(args, LocalNodes(paths, count), Run(paths.root))
 
 

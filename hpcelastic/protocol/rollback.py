@@ -23,7 +23,7 @@ ATTEMPTS = 3
 def rolled_back(state: State, failure: Failure | None, there: Iterable[Member]) -> State:
     """Return ``state`` with the rollback that ``failure`` demands, if it demands one.
 
-    The last return but one excludes the node, if enough other nodes are ``there``.
+    The last return excludes the node, if enough other nodes are ``there``.
     """
     if failure is None or failure.rollback is None:
         return state

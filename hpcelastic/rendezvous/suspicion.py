@@ -73,7 +73,7 @@ class _Suspect:
 
 @dataclass(frozen=True)
 class _Proof:
-    """What has proved that a node is gone: its lease stood still at this ``version``."""
+    """The proof that a node is gone: its lease stood still at this ``version``."""
 
     version: str
     next_look: float

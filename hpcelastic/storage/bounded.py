@@ -18,10 +18,10 @@ class NotStarted(StoreError):
 
 
 def bounded(function: Callable[[], T], limit: float, what: str) -> T:
-    """Call ``function`` in a thread of its own and return its result; Hang if it takes more than ``limit`` seconds.
-    NotStarted if there are too many threads.
+    """Call ``function`` in a thread of its own and return its result.
 
-    ``what`` names the call in the error message and the thread.
+    ``what`` names the call in the error message and the thread. Raises Hang after ``limit`` seconds, and NotStarted if
+    there are too many threads.
     """
     results: list[T] = []
     errors: list[BaseException] = []

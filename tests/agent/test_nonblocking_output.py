@@ -91,7 +91,7 @@ def test_the_buffer_is_bounded_and_lost_output_is_reported(disk: Disk, monkeypat
 
 def test_a_slow_reader_is_waited_for(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
-    made = NonBlockingOutput(1, patience=TIMEOUT)
+    made = NonBlockingOutput(1, stall_timeout=TIMEOUT)
     lines = [b"line %d\n" % number for number in range(100)]
     for line in lines:
         made.write(line)
@@ -101,7 +101,7 @@ def test_a_slow_reader_is_waited_for(disk: Disk, monkeypatch: pytest.MonkeyPatch
 
 def test_a_reader_that_takes_nothing_is_waited_for_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
-    made, waits = NonBlockingOutput(1, patience=0.001), list[float | None]()
+    made, waits = NonBlockingOutput(1, stall_timeout=0.001), list[float | None]()
     real = made._changed.wait_for
 
     def wait_for(condition: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -120,7 +120,7 @@ def test_a_reader_that_takes_nothing_is_waited_for_once(disk: Disk, monkeypatch:
 
 
 def test_a_full_disk_is_not_waited_for(disk: Disk) -> None:
-    made = NonBlockingOutput(1, patience=1e6)
+    made = NonBlockingOutput(1, stall_timeout=1e6)
     disk.error = errno.ENOSPC
     made.write(b"line\n")
     assert not made.drain(0.0)

@@ -38,15 +38,20 @@ def test_the_exit_status_shows_a_run_without_success(
     assert f"phase      {phase.value}" in capsys.readouterr().out
 
 
+def create_runs(directory: Path, *names: str) -> None:
+    """Create runs, one after the other."""
+    for name in names:
+        paths = RunPaths(directory / name)
+        for part in (paths.register, paths.leases):
+            part.mkdir(parents=True)
+        open_run(FileBackend(paths), name, Settings(), "test")
+
+
 def test_the_newest_run_is_the_one_that_was_created_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("older", "newer"):
-        paths = RunPaths(tmp_path / "runs" / name)
-        for directory in (paths.register, paths.leases):
-            directory.mkdir(parents=True)
-        open_run(FileBackend(paths), name, Settings(), "test")
+    create_runs(tmp_path / "runs", "older", "newer")
     (tmp_path / "runs" / "older" / "note").touch()  # this changes its directory
     assert main(["status"]) == 0
     assert "newer" in capsys.readouterr().out
@@ -56,11 +61,7 @@ def test_a_run_that_cannot_be_listed_is_not_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("listed", "other"):
-        paths = RunPaths(tmp_path / "runs" / name)
-        for directory in (paths.register, paths.leases):
-            directory.mkdir(parents=True)
-        open_run(FileBackend(paths), name, Settings(), "test")
+    create_runs(tmp_path / "runs", "listed", "other")
 
     def creation_time(paths: RunPaths) -> float:
         if paths.root.name == "other":
