@@ -76,6 +76,18 @@ class NotifiedNode(Node):
         return notified
 
 
+@pytest.fixture
+def large_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of more than four nodes is a large one."""
+    monkeypatch.setattr(leaders, "_LARGE", 4)
+
+
+@pytest.fixture
+def rare_readings(large_rounds: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large round, nodes that are no leaders do not read the leases within a test."""
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
+
+
 def running(root: Path, count: int, minimum: int = 1) -> tuple[World, list[NotifiedNode]]:
     """Return a round that runs on ``count`` nodes. All nodes know it, and no notification is pending."""
     world = make_world(root, minimum, count)
@@ -378,10 +390,10 @@ def test_a_requested_renewal_waits_until_the_next_version_is_followed(tmp_path: 
     [("", 0.2), ("e", 0.7), ("ea", 1.7), ("ead", 1.7)],
     ids=["all are left", "the first is lost", "two are lost", "three are lost"],
 )
+@pytest.mark.usefixtures("large_rounds")
 def test_the_neighbours_of_a_lost_node_in_a_large_round_look_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, delay: float
 ) -> None:
-    monkeypatch.setattr(leaders, "_LARGE", 4)
     world, nodes = running(tmp_path, 5)
     gone, looks = nodes[2], dict[str, list[str]]()
     left = [node for node in nodes if node is not gone and node.member.name not in lost]
@@ -483,10 +495,10 @@ def test_a_neighbour_that_another_node_has_reported_is_looked_at_late(
     assert not c.rendezvous._suspicions.suspects(b.member.node), "it is no member any more"
 
 
+@pytest.mark.usefixtures("large_rounds")
 def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaders, "_LARGE", 4)
     monkeypatch.setattr(suspicion, "_DEFERRAL", 0.15)
     world, (a, b, c, d, e) = running(tmp_path, 5)
     link_lost, refused = PeerLinkLost(c.member.node), PeerRefused(c.member.node)
@@ -507,9 +519,8 @@ def test_the_first_neighbour_of_a_node_that_is_lost_as_the_round_ends_looks_at_o
     assert looks(a, refused) and not a.rendezvous._suspicions.gone, "another node has reported it"
 
 
-def suspected_as_the_round_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[NotifiedNode], int]:
+def suspected_as_the_round_ends(root: Path) -> tuple[list[NotifiedNode], int]:
     """Return the nodes of a large round that d has ended, with its version. The second neighbour a suspects c."""
-    monkeypatch.setattr(leaders, "_LARGE", 4)
     world, nodes = running(root, 5)
     a, _b, c, d, _e = nodes
     assert looks(a, PeerLinkLost(c.member.node))
@@ -522,10 +533,9 @@ def suspected_as_the_round_ends(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return nodes, version
 
 
-def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (a, b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path, monkeypatch)
+@pytest.mark.usefixtures("large_rounds")
+def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(tmp_path: Path) -> None:
+    (a, b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path)
     refused = PeerRefused(c.member.node)
     assert not looks(a, refused) and looks(a, Notification(version))
     assert a.rendezvous._suspicions.gone == {c.member.node}
@@ -535,8 +545,9 @@ def test_a_probed_node_looks_at_a_node_that_is_lost_with_its_first_neighbour(
     assert not looks(b, Notification(version)), "it suspects no node"
 
 
-def test_a_notification_of_a_known_change_is_no_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (a, _b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path, monkeypatch)
+@pytest.mark.usefixtures("large_rounds")
+def test_a_notification_of_a_known_change_is_no_probe(tmp_path: Path) -> None:
+    (a, _b, c, _d, _e), version = suspected_as_the_round_ends(tmp_path)
     assert not looks(a, PeerRefused(c.member.node))
     assert not looks(a, Notification(version, b"change")), "a heartbeat may have told the version before"
 
@@ -758,12 +769,9 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_expired(tmp_path: P
     assert DEAD < world.now - seen < DEAD + 0.05
 
 
-def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("rare_readings")
+def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(tmp_path: Path) -> None:
     """In a large round, the other nodes read the leases too seldom."""
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.1)
     world, nodes = running(tmp_path, 7)
     lost = {leader.node for leader in leaders.leaders(nodes[0].step().state, View({}))}
     left = [node for node in nodes if node.member.node not in lost]
@@ -782,11 +790,10 @@ def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(
 
 
 @pytest.mark.parametrize("dead", ["abc", "abcde"])
+@pytest.mark.usefixtures("rare_readings")
 def test_a_large_job_forms_its_first_round_without_its_first_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
 ) -> None:
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.1)
     monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
     world, began = make_world(tmp_path, 2, 8), 1000.0
     nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=8).member) for i, name in named(8)]
@@ -805,11 +812,10 @@ def test_a_large_job_forms_its_first_round_without_its_first_nodes(
         pytest.param(24, "abcdijklqrst", id="all leaders with the next nodes"),
     ],
 )
+@pytest.mark.usefixtures("rare_readings")
 def test_of_nodes_lost_together_with_leaders_the_next_one_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, dead: str
 ) -> None:
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
     monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
     world, nodes = running(tmp_path, count)
     lost = {node.member.node for node in nodes if node.member.name in dead}
@@ -873,12 +879,11 @@ def readings(node: NotifiedNode, patch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
+@pytest.mark.usefixtures("rare_readings")
 def test_a_silence_that_is_told_again_and_again_is_looked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node may stay in the last round for as long as the run waits for another one."""
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
     world, nodes = running(tmp_path, 12)
     node = nodes[6]
     (silent, *_) = sorted(node.neighbours)
@@ -892,12 +897,11 @@ def test_a_silence_that_is_told_again_and_again_is_looked_at_once(
 
 @pytest.mark.parametrize("joining", [False, True], ids=["a round runs", "a round forms"])
 @pytest.mark.parametrize("cut", [True, False], ids=["from all", "from one"])
+@pytest.mark.usefixtures("rare_readings")
 def test_a_node_that_hears_no_neighbour_leaves_their_expiry_to_the_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool, joining: bool
 ) -> None:
     """The network may be cut between all nodes, and each reading lists all leases."""
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
     world, nodes = running(tmp_path, 12)
     node = nodes[6]
     monkeypatch.setattr(leaders, "_STAND_IN_INTERVAL", 1e9)
