@@ -22,6 +22,8 @@ _LARGE = 64
 _LOOK_INTERVAL = 0.5
 """Seconds from the look of some nodes of a large job until the next ones look."""
 
+_WATCHERS = 10
+"""Nodes outside a round that read the leases often, on average."""
 
 _STAND_IN_INTERVAL = 5.0
 """Seconds from the look of some nodes at the leaders of a large round that forms until the look of the next ones."""
@@ -56,24 +58,37 @@ def leaders(state: State, view: View) -> list[Participant | Member]:
     return [first for first in firsts if first is not None] or _ready(state, view)
 
 
-def leader_rank(found: Sequence[Participant | Member], state: State, own: Member) -> int | None:
+def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, leases: int) -> int | None:
     """Return the rank of a node among the leaders that were ``found``; None if it is none of them.
 
-    While a round forms, the first ready nodes of a large job are leaders too; see `stand_in_turn`.
+    While a round forms, the first of many ready nodes are leaders too; see `stand_in_turn`.
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
-    return COUNT + _place(state, own) if rank is None and stand_in_turn(state, own) == 0.0 else rank
+    if rank is None and stand_in_turn(state, own, leases) == 0.0:
+        return COUNT + _place(state, own, leases)
+    return rank
 
 
-def stand_in_turn(state: State, own: Member) -> float:
+def stand_in_turn(state: State, own: Member, leases: int) -> float:
     """Return how many seconds after it has become ready a node looks whether the leaders live; infinity if it need not.
 
     After a requeue the members of the last round may all be gone, and their leases have not expired yet. The first
-    nodes of a large job, or those that continue a large run, look at once. They may be lost too, so the others follow.
+    nodes of a large job look at once, as well as some of those that continue a large run, and of many nodes of small
+    jobs. They may be lost too, so the others follow. ``leases`` is the number of leases that the node has seen.
     """
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    large = is_large(max(own.job_nodes, 0 if own.node in state.ranks else len(state.participants)))
-    return _place(state, own) // COUNT * _STAND_IN_INTERVAL if ready and large else float("inf")
+    large = is_large(max(own.job_nodes, 0 if own.node in state.ranks else _newcomers(state, leases)))
+    return _place(state, own, leases) // COUNT * _STAND_IN_INTERVAL if ready and large else float("inf")
+
+
+def watches(state: State, own: Member, nodes: int) -> bool:
+    """Return whether a node outside the round that runs reads the leases as often as its members do.
+
+    All members may be lost. About ten of the nodes that wait for a later round find that, however many ``nodes`` there
+    are.
+    """
+    outside = state.phase is Phase.RUNNING and own.node_state is NodeState.READY and own.node not in state.ranks
+    return outside and crc32(own.node.encode()) % max(1, nodes // _WATCHERS) == 0
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -101,12 +116,17 @@ def rivals(before: State, after: State) -> list[Participant]:
     return around(before, after.lost)
 
 
-def _place(state: State, own: Member) -> int:
+def _newcomers(state: State, leases: int) -> int:
+    """Return how many nodes may wait for a round that are not in the last one."""
+    return max(1, len(state.participants), leases)
+
+
+def _place(state: State, own: Member, leases: int) -> int:
     """Return the place of a ready node among those that look at the leaders.
 
     In a large job it is the order of the node. Many small jobs, or nodes without a job, have the same orders.
     """
-    return own.order if is_large(own.job_nodes) else crc32(own.node.encode()) % max(1, len(state.participants))
+    return own.order if is_large(own.job_nodes) else crc32(own.node.encode()) % _newcomers(state, leases)
 
 
 def _live(state: State, view: View, ranks: Iterable[int]) -> Iterator[Participant]:

@@ -11,7 +11,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn, watches
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -151,12 +151,10 @@ class Rendezvous:
                 self._schedule.record_notification(newer=True)
             case PeerHeard(node):
                 self._suspicions.heard(node)
-            case PeerLinkLost(node):
-                self._link_lost(node)
-            case PeerRefused(node) if not self._suspicions.suspects(node):
-                self._link_lost(node)
-            case PeerRefused(node):
+            case PeerRefused(node) if self._suspicions.suspects(node):
                 self._suspicions.refused(node)
+            case PeerLinkLost(node) | PeerRefused(node):
+                self._link_lost(node)
 
     def _link_lost(self, node: str) -> None:
         """One of the two nodes may be dead. A node that is alive renews its lease at once."""
@@ -262,9 +260,12 @@ class Rendezvous:
             self._schedule.read_within(self._times.poll)
         if (left := self._until_turn(state)) > 0:
             self._schedule.poll_within(left)
-        turn = self._published_at + stand_in_turn(state, published) if published else float("inf")
-        if (left := turn - self._clock()) > -2 * self._leases.expiry:  # until dead leaders are seen to be dead
-            self._schedule.read_within(max(left, self._times.poll, self._schedule.lease / 4))
+        if published is not None:
+            left = self._published_at + stand_in_turn(state, published, self._leases.count) - self._clock()
+            if left > -2 * self._leases.expiry:  # until dead leaders are seen to be dead
+                self._schedule.read_within(max(left, self._times.poll, self._schedule.lease / 4))
+            if watches(state, published, nodes):
+                self._schedule.read_within(2 * self._schedule.lease)
         self._notify_leaders()
         return rank
 
@@ -371,7 +372,7 @@ class Rendezvous:
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
         found, published = self._leaders(), self._lease.published
-        return leader_rank(found, self._known.state, published) if found and published else None
+        return leader_rank(found, self._known.state, published, self._leases.count) if found and published else None
 
     # Reading
 

@@ -211,9 +211,16 @@ MUTANTS = {
     ),
     "a small job that continues a large run waits for dead leaders": Patch(
         LEADERS,
-        "is_large(max(own.job_nodes, 0 if own.node in state.ranks else len(state.participants)))",
+        "is_large(max(own.job_nodes, 0 if own.node in state.ranks else _newcomers(state, leases)))",
         "is_large(own.job_nodes)",
     ),
+    "many nodes of small jobs that continue a small run wait for dead leaders": Patch(
+        LEADERS, "max(1, len(state.participants), leases)", "max(1, len(state.participants))"
+    ),
+    "no node outside a round watches its members": Patch(
+        RENDEZVOUS, "if watches(state, published, nodes):", "if False:"
+    ),
+    "all nodes outside a round watch its members": Patch(LEADERS, "max(1, nodes // _WATCHERS)", "1"),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
     ),
@@ -225,7 +232,7 @@ MUTANTS = {
     ),
     "no node stands in for the first nodes of a large job": Patch(
         LEADERS,
-        "_place(state, own) // COUNT * _STAND_IN_INTERVAL if",
+        "_place(state, own, leases) // COUNT * _STAND_IN_INTERVAL if",
         "(0.0 if own.order < COUNT else float('inf')) if",
     ),
     "a node stands in only if it polls by chance": Patch(
@@ -625,6 +632,9 @@ BY_TESTS = {
     "a silent node stays so after it is no neighbour any more": "tests/rendezvous/test_notifications.py",
     "a listing that fails when a link breaks ends the turn": "tests/rendezvous/test_notifications.py",
     "a small job that continues a large run waits for dead leaders": "tests/protocol/test_leaders.py",
+    "many nodes of small jobs that continue a small run wait for dead leaders": "tests/protocol/test_leaders.py",
+    "no node outside a round watches its members": "tests/rendezvous/test_notifications.py",
+    "all nodes outside a round watch its members": "tests/protocol/test_leaders.py",
     "a node that stands in looks once": "tests/rendezvous/test_notifications.py",
     "the leaders of a large round are neighbours": "tests/protocol/test_leaders.py",
     "a third without a live member has a leader": "tests/protocol/test_leaders.py",

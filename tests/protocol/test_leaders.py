@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn, watches
 from hpcelastic.protocol.state import NodeState, Participant, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
@@ -114,29 +114,53 @@ def test_while_a_round_forms_nodes_of_a_large_job_stand_in_for_leaders_one_after
 ) -> None:
     state = replace(running("dbca"), phase=phase)
     own = member("x", NodeState.READY, 1, order=order, job_nodes=job_nodes)
-    assert leader_rank(leaders(state, View({})), state, own) == rank
-    assert stand_in_turn(state, own) == turn
+    assert leader_rank(leaders(state, View({})), state, own, 5) == rank
+    assert stand_in_turn(state, own, 5) == turn
 
 
 @pytest.mark.parametrize(("count", "name", "turn"), [(90, "x@0", 75.0), (64, "x@0", inf), (90, "3@0", inf)])
 def test_the_nodes_of_a_small_job_that_continues_a_large_run_look_too(count: int, name: str, turn: float) -> None:
     own = replace(member("x", NodeState.READY, 1, order=3, job_nodes=4), node=name)
-    assert stand_in_turn(large(count, phase=Phase.JOINING), own) == turn
+    assert stand_in_turn(large(count, phase=Phase.JOINING), own, 5) == turn
 
 
-def test_of_many_nodes_with_the_same_order_few_look_at_once() -> None:
-    """A large run is continued by many small jobs, or by nodes without a job."""
-    state = large(200, phase=Phase.JOINING)
+@pytest.mark.parametrize(
+    ("members", "leases"),
+    [
+        pytest.param(200, 0, id="a large run is continued"),
+        pytest.param(1, 200, id="a small run is continued"),
+        pytest.param(0, 200, id="a run begins"),
+    ],
+)
+def test_of_many_nodes_with_the_same_order_few_look_at_once(members: int, leases: int) -> None:
+    """They are nodes of many small jobs, or without a job."""
+    state = large(members, phase=Phase.JOINING)
     nodes = [replace(member("x", NodeState.READY, 1, order=0, job_nodes=1), node=f"x{i}@0") for i in range(200)]
-    ranks = [rank for own in nodes if (rank := leader_rank(leaders(state, View({})), state, own)) is not None]
+    found = leaders(state, View({}))
+    ranks = [rank for own in nodes if (rank := leader_rank(found, state, own, leases)) is not None]
     assert 0 < len(ranks) < 20
-    assert len({stand_in_turn(state, own) for own in nodes}) > 40
+    assert len({stand_in_turn(state, own, leases) for own in nodes}) > 40
+
+
+def test_a_small_run_without_many_leases_needs_no_other_leaders() -> None:
+    own = member("x", NodeState.READY, 1, order=0, job_nodes=1)
+    assert stand_in_turn(large(1, phase=Phase.JOINING), own, 64) == inf
+
+
+def test_a_few_of_many_nodes_outside_a_round_watch_its_members() -> None:
+    state = large(8)
+    waiting = [replace(member("x", NodeState.READY, 1), node=f"x{i}@0") for i in range(1000)]
+    assert 0 < sum(watches(state, own, 1000) for own in waiting) < 30
+    assert all(watches(state, own, 8) for own in waiting[:8]), "of few nodes, each does"
+    assert not any(watches(replace(state, phase=Phase.JOINING), own, 8) for own in waiting)
+    assert not watches(state, replace(waiting[0], node="1@0"), 8)
+    assert not watches(state, replace(waiting[0], node_state=NodeState.LEFT), 8)
 
 
 def test_a_leader_has_its_place_as_rank() -> None:
     state = running("dbca")
     found = leaders(state, View({}))
-    ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1)) for name in "dbca"]
+    ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1), 4) for name in "dbca"]
     assert ranks == [0, 1, 2, None]
 
 

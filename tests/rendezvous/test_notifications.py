@@ -789,14 +789,41 @@ def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(tmp_path
     assert world.now - began < DEAD + 5.0
 
 
-@pytest.mark.parametrize("dead", ["abc", "abcde"])
+@pytest.mark.parametrize("jobs", [1, 10], ids=["one job", "a job for each"])
 @pytest.mark.usefixtures("rare_readings")
-def test_a_large_job_forms_its_first_round_without_its_first_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
+def test_many_waiting_nodes_continue_a_round_of_which_all_members_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """No link tells them of the loss."""
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
+    world = make_world(tmp_path, 1, 2)
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=10 // jobs).member)
+        for i, name in named(10)
+    ]
+    state = deliver(world, nodes, until=world.now + LAST_CALL + 10.0)
+    left, began = [node for node in nodes if node.member.node not in state.ranks], world.now
+    assert state.phase is Phase.RUNNING and len(left) >= 8
+    for _ in range(100):
+        state = deliver(world, left, until=world.now + 1.0)
+        if state.round > 1:
+            break
+    assert set(names(state)) <= {node.member.name for node in left}
+    assert world.now - began < 2 * LEASE + 2 * DEAD
+
+
+@pytest.mark.parametrize("dead", ["abc", "abcde"])
+@pytest.mark.parametrize("jobs", [1, 8], ids=["one job", "a job for each"])
+@pytest.mark.usefixtures("rare_readings")
+def test_many_nodes_form_their_first_round_without_the_first_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, dead: str
 ) -> None:
     monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
     world, began = make_world(tmp_path, 2, 8), 1000.0
-    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=8).member) for i, name in named(8)]
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=8 // jobs).member)
+        for i, name in named(8)
+    ]
     for node in nodes[: len(dead)]:
         node.turn()  # it publishes that it is ready, and dies
     state = deliver(world, nodes[len(dead) :], until=began + 20 * DEAD)
