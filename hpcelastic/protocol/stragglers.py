@@ -20,8 +20,11 @@ def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -
     """
     names, nodes = {participant.name for participant in participants_of(state, exclude)}, state.settings.nodes
     # It is not known where the others stand by, so with nodes.within the members that are left must be enough.
-    left = nodes.most_of(places_without(state, names)) if nodes.within else len(state.participants) - len(names)
-    if len(names) > len(state.standbys) or left < (nodes.min if nodes.within else 1):
+    if nodes.within:
+        enough = nodes.most_of(places_without(state, names)) >= nodes.min
+    else:
+        enough = len(state.participants) > len(names)
+    if len(names) > len(state.standbys) or not enough:
         names = set()
     drained = tuple(sorted({*state.drained, *names}))
     if state.phase is not Phase.RUNNING or state.round != slow.round or (state.slow, state.drained) == (slow, drained):

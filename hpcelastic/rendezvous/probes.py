@@ -13,7 +13,7 @@ from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL
 _LEADER_DELAY = 0.2
 """Seconds between the first probes of one leader and those of the next."""
 
-_PATIENCE = 2 * MIN_INTERVAL
+_ANSWER_TIME = 2 * MIN_INTERVAL
 """Seconds from a probe until the renewal is in the leases, and for which a node may still be about to publish that it
 has stopped its workers. The former is not notified."""
 
@@ -39,7 +39,7 @@ class Probes:
     @property
     def until_answers(self) -> float:
         """Seconds until the leases have to be read for what is not notified; negative after that."""
-        return self._awaited + _PATIENCE - self._clock()
+        return self._awaited + _ANSWER_TIME - self._clock()
 
     def due(
         self, state: State, nodes: Mapping[str, Seen], busy: Collection[str], rank: int
@@ -54,7 +54,7 @@ class Probes:
         few = len(busy) <= _FEW and is_large(len(state.participants))
         neighbours = {node: around(state, node) for node in busy} if few else {}
         first = now + _LEADER_DELAY * rank
-        times = {**dict.fromkeys(neighbours, first + _PATIENCE), **dict.fromkeys(unproved, first)}
+        times = {**dict.fromkeys(neighbours, first + _ANSWER_TIME), **dict.fromkeys(unproved, first)}
         new = neighbours.keys() - self._due.keys()
         self._due = {node: self._due.get(node, time) for node, time in times.items()}
         due = [node for node, time in self._due.items() if time <= now]

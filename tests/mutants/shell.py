@@ -167,7 +167,7 @@ MUTANTS = {
     "a leader polls for the reports of neighbours": Patch(
         PROBES, "if new or not unproved.keys().isdisjoint(due):", "if due:"
     ),
-    "the neighbours of a node that is about to stop are probed": Patch(PROBES, "first + _PATIENCE)", "first)"),
+    "the neighbours of a node that is about to stop are probed": Patch(PROBES, "first + _ANSWER_TIME)", "first)"),
     "a node of an older round counts as slow": Patch(
         PROBES, "        self._due = {node:", "        self._due |= {node:"
     ),
@@ -236,7 +236,7 @@ MUTANTS = {
         "(0.0 if own.order < COUNT else float('inf')) if",
     ),
     "a node stands in only if it polls by chance": Patch(
-        RENDEZVOUS, "if (left := turn - self._clock()) > -2 * self._leases.expiry:", "if (left := 0.0) > 0:"
+        RENDEZVOUS, "if left > -2 * self._leases.expiry:", "if False:"
     ),
     "a node that stands in looks once": Patch(RENDEZVOUS, "> -2 * self._leases.expiry:", "> 0:"),
     "no node leads after nodes that are lost": Patch(
