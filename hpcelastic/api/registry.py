@@ -7,6 +7,7 @@ file. The environment is read here, because a caller of the API acts as this use
 
 import difflib
 import os
+import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,20 +89,34 @@ def record_run(run: Path) -> None:
 
 
 def holds_run(directory: Path) -> bool:
-    """Return whether a directory is that of a run that this user may see."""
-    return os.path.isdir(RunPaths(directory).register)  # Path.is_dir raises PermissionError for a run of another user
+    """Return whether a directory is that of a run. Raises OSError if that is unknown, for example without access."""
+    try:
+        return stat.S_ISDIR(os.stat(RunPaths(directory).register).st_mode)  # Path.is_dir hides errors since Python 3.14
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def runs_in(directory: Path) -> list[Path]:
-    """Return the directories of the runs in ``directory``, by name. Raises StoreError if it cannot be read."""
+    """Return the directories of the runs in ``directory``, by name, without those of others that this user may not see.
+
+    Raises StoreError or OSError if ``directory`` cannot be read.
+    """
     names = sorted(name for name in files.names(directory) if not name.startswith("."))
-    return [directory / name for name in names if holds_run(directory / name)]
+    return [directory / name for name in names if sees_run(directory / name)]
+
+
+def sees_run(directory: Path) -> bool:
+    """Return whether a directory is that of a run that this user may see. Raises OSError, but no PermissionError."""
+    try:
+        return holds_run(directory)
+    except PermissionError:
+        return False
 
 
 def locate(name: str, runs: Path) -> Path:
     """Return the run's directory: ``name`` itself, else ``runs``/``name``, else the recorded directory of the name.
 
-    Raises ConfigError with the known names if there is no such run.
+    Raises ConfigError with the known names if there is no such run, and OSError if a directory cannot be read.
     """
     for directory in (Path(name), runs / name):
         if holds_run(directory):
@@ -118,7 +133,7 @@ def locate(name: str, runs: Path) -> Path:
 def known_runs(runs: Path) -> list[str]:
     """Return the names of the runs in the directory ``runs``, and of the recorded runs."""
     here = files.names(runs) if runs.is_dir() else []
-    here = [name for name in here if RUN_NAME.fullmatch(name) and holds_run(runs / name)]
+    here = [name for name in here if RUN_NAME.fullmatch(name) and sees_run(runs / name)]
     return sorted({*here, *user_registry().names()})
 
 

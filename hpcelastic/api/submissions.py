@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcelastic.api.registry import DRAFT, REMOVED, holds_run
+from hpcelastic.api.registry import DRAFT, REMOVED, sees_run
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import files, modes
@@ -206,7 +206,7 @@ def _run_finder(root: Path) -> Callable[[Path], bool]:
     def in_run(directory: Path) -> bool:
         if directory == root or root not in directory.parents:
             return False
-        return directory.name.startswith((DRAFT, REMOVED)) or holds_run(directory) or in_run(directory.parent)
+        return directory.name.startswith((DRAFT, REMOVED)) or sees_run(directory) or in_run(directory.parent)
 
     return in_run
 

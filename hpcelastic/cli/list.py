@@ -76,10 +76,15 @@ def _other_runs(known: set[Path]) -> Iterator[Row]:
         directory = registry.directory(name)
         if directory is None or directory in known:
             continue
-        if holds_run(directory):
+        try:
+            missing = None if holds_run(directory) else registry.explain_missing(name, directory)
+        except OSError as error:
+            yield Row(name, directory, _UNREADABLE, 0, str(error))
+            continue
+        if missing is None:
             yield _row(Run(directory))._replace(name=name)
         else:
-            yield Row(name, directory, _GONE, 0, registry.explain_missing(name, directory))
+            yield Row(name, directory, _GONE, 0, missing)
 
 
 def _row(found: Run) -> Row:

@@ -149,3 +149,10 @@ def test_commands_find_a_run_from_anywhere(made: Shell) -> None:
     refused = made.python(*cd, "list")
     assert refused.returncode == 2
     assert "--all" in refused.stderr
+    shutil.rmtree("other/far")
+    os.symlink("far", "other/far")  # an error of the filesystem, which does not show that the run is gone
+    for _ in range(2):
+        assert made.python(*cd, "list", "--all").stdout.split()[:2] == ["far", "unreadable"]
+    refused = made.python(*cd, "status", "far")
+    assert refused.returncode == 1
+    assert "Too many levels of symbolic links" in refused.stderr
