@@ -1,6 +1,6 @@
 # make demo        train on this machine, kill a node, recover
 # make test        check the code and run the tests of each change, on a real SLURM cluster too: minutes
-# make nightly     a third of all other tests in turn and a part of the checks below, each with a budget: 90 minutes
+# make nightly     a third of all other tests and mutants in turn, and a part of the checks below: at most 90 minutes
 # make weekly      all checks below, in parts; a repeated call skips what has passed; make weekly PARTS="busy tests"
 # make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 for fewer
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do

@@ -37,16 +37,16 @@ class Part:
 def nightly(day: int) -> list[Part]:
     """Return the parts of the check of one night; together at most 90 minutes on two cores.
 
-    ``day`` (days since some date) moves what is different each night: seeds, one third of the tests, and which SLURM is
-    tried.
+    ``day`` (days since some date) moves what is different each night: seeds, one third of the tests and of the mutants,
+    and which SLURM is tried.
     """
     tests = (*_PYTEST, *_TIMED, "-n", "2", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}")
-    release = RELEASES[day % len(RELEASES)]
+    third, release = (f"--third={day % 3}",), RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 2),
-        Part("tests", (*tests, f"--third={day % 3}"), 42),
+        Part("tests", (*tests, *third), 45),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
-        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
+        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS, *third), 7),
         *(storm(shape, day, 2, 5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
         Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 5),
