@@ -1,6 +1,7 @@
 """Read a job file, and explain why it cannot be read."""
 
 import difflib
+import os
 from pathlib import Path
 
 import yaml
@@ -10,6 +11,18 @@ from hpcelastic.config.yaml_reader import explain, read_yaml
 from hpcelastic.errors import ConfigError
 
 EXAMPLE = "entrypoint: {script: train.py}"
+
+
+def exists(path: Path) -> bool:
+    """Return whether a file exists. What this user may not see does not. After any other error it may.
+
+    `os.path.exists` hides errors, and a job would be submitted without the defaults in the file.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError)
+    return True
 
 
 def read_document(path: Path) -> Document:

@@ -9,7 +9,6 @@
 """
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic.config.document import Document, KeyPath, raise_problems
-from hpcelastic.config.files import read_document
+from hpcelastic.config.files import exists, read_document
 from hpcelastic.errors import ConfigError
 
 NONE = "none"
@@ -68,7 +67,7 @@ def _path(environ: Mapping[str, str]) -> Path | None:
     if (named := environ.get("HPCELASTIC_CONFIG")) is not None:
         return Path(named) if named else None
     default = _default_path(environ)
-    return default if os.path.exists(default) else None
+    return default if exists(default) else None
 
 
 def _default_path(environ: Mapping[str, str]) -> Path:

@@ -9,7 +9,6 @@
 It spares users from errors. It is no barrier: users who want to exceed a limit can call SLURM's commands themselves.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from hpcelastic.agent.settings import Entrypoint
 from hpcelastic.config.codec import encode
 from hpcelastic.config.document import Document, raise_problems
-from hpcelastic.config.files import read_document
+from hpcelastic.config.files import exists, read_document
 from hpcelastic.config.job import JobConfig
 from hpcelastic.config.slurm import TIME, minutes
 
@@ -63,7 +62,7 @@ def read_site(environ: Mapping[str, str]) -> Site | None:
     """Return the file of this site; None if there is none. Raises ConfigError with a line for each problem."""
     given = environ.get(VARIABLE)
     path = DEFAULT_PATH if given is None else Path(given)
-    if given == "" or (given is None and not os.path.exists(path)):
+    if given == "" or (given is None and not exists(path)):
         return None
     document = read_document(path)
     content = document.value = {} if document.value is None else document.value

@@ -187,3 +187,10 @@ def test_commands_accept_a_profile(
     monkeypatch.setenv("HPCELASTIC_CONFIG", "mine.yaml")
     assert main([*command, "--profile", "large", "job.yaml"]) == 0
     assert "long" in capsys.readouterr().out
+
+
+def test_a_default_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "hpcelastic").mkdir()
+    (tmp_path / "hpcelastic" / "config.yaml").symlink_to("config.yaml")
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read: Too many levels"):
+        choose_profile(None, {"XDG_CONFIG_HOME": str(tmp_path)})

@@ -111,3 +111,10 @@ def test_the_default_file_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("hpcelastic.config.site.DEFAULT_PATH", tmp_path / "site.yaml")
     site = read_site({})
     assert site is not None and site.limits["nodes.max"] == 8
+
+
+def test_a_default_file_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").symlink_to("site.yaml")
+    monkeypatch.setattr("hpcelastic.config.site.DEFAULT_PATH", tmp_path / "site.yaml")
+    with pytest.raises(ConfigError, match=r"site\.yaml: cannot be read: Too many levels"):
+        read_site({})
