@@ -122,15 +122,18 @@ def test_a_launch_in_another_thread(ours: Make) -> None:
 def test_the_calling_process_is_not_changed(ours: Make) -> None:
     def node_state() -> tuple[Any, ...]:
         signums = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-        threads = {thread for thread in threading.enumerate() if not thread.name.startswith("output ")}
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-        return ([signal.getsignal(s) for s in signums], sys.stdout, sys.stderr, threads, environment)
+        return ([signal.getsignal(s) for s in signums], sys.stdout, sys.stderr, environment)
 
-    before = node_state()
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if not thread.name.startswith("output ")}
+
+    before, before_threads = node_state(), threads()
     child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
     ours(signals_to_handle="SIGTERM,SIGQUIT").launch(entries.takes, 1.0)
     assert child.wait() == 7
     assert node_state() == before
+    assert threads() <= before_threads, "a thread of another test may end meanwhile"
 
 
 # Failures
