@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -50,6 +49,8 @@ class OldRounds:
         self._swept = False
         """Whether this node has removed the leases of earlier starts of the jobs."""
 
+        self._ended = threading.Event()
+
     def begin(self, part: Assignment) -> None:
         """Begin a round: remove the stores of rounds long ended, and the logs and reports that need not stay.
 
@@ -58,6 +59,10 @@ class OldRounds:
         self._newest = part.round
         if part.group_rank == 0:  # in a daemon thread: there may be many files, on a filesystem that may hang
             threading.Thread(target=self._sweep, args=(part,), name="sweep", daemon=True).start()
+
+    def end(self) -> None:
+        """End the pause before a removal of leases, which does not begin: the backend may be closed."""
+        self._ended.set()
 
     def first_needed(self) -> int:
         """Return the first round whose events stay in the event logs. Raises StoreError."""
@@ -75,7 +80,8 @@ class OldRounds:
         if self._swept and not folds:
             return
         self._swept = True
-        time.sleep(_PAUSE)
+        if self._ended.wait(_PAUSE):
+            return
         with contextlib.suppress(StoreError, OSError):
             self._backend.remove_leases(superseded(lease.member for lease in self._backend.leases().values()))
             if self._keep is not None and folds:

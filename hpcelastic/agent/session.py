@@ -138,6 +138,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the guard and the renewals of the lease, and release the network."""
+        self.old_rounds.end()
         self.guard.__exit__(kind, error, trace)
         self._rendezvous.stop(0.0)  # it may renew the lease still, if there was no departure
         if self.network:

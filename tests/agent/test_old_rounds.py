@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,18 @@ def test_the_leases_of_earlier_starts_of_a_job_are_removed_once(
     add("7.13")
     first._sweep(PART)
     assert "m@7-12" in leases(paths), "SLURM ends the agents of a job before it starts the job again"
+
+
+def test_after_the_end_of_an_agent_no_lease_is_removed(paths: RunPaths) -> None:
+    for job in ("7.0", "7.1"):
+        OwnLease(paths.leases, f"m@{job}").renew(Member(f"m@{job}", NodeState.RUNNING, 1, 1, "h", 1, job=job))
+    rounds, before = OldRounds(paths, FileBackend(paths), None), leases(paths)
+    threads = {*threading.enumerate()}
+    rounds.begin(PART)
+    (sweep,) = {*threading.enumerate()} - threads
+    rounds.end()
+    sweep.join(10.0)
+    assert not sweep.is_alive() and leases(paths) == before
 
 
 def test_the_account_is_folded_by_a_command_from_time_to_time(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
