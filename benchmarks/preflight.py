@@ -88,7 +88,7 @@ def _measured_once(parameters: Parameters) -> dict[str, Any]:
                 children[rank] = _start(rank, parameters, directory)
             for rank, child in children.items():
                 _await(directory / f"{rank}.namespace")
-                switch.plug(f"port{rank}", f"{switch.subnet}.{rank + 1}", child)
+                switch.plug(f"port{rank}", switch.address(rank + 1), child)
             start = time.monotonic()
             (directory / "start.new").write_text(switch.subnet)
             (directory / "start.new").rename(directory / "start")
@@ -157,7 +157,7 @@ def _as_node(rank: int, parameters: Parameters, directory: Path, result: dict[st
     (directory / f"{rank}.namespace").touch()
     _await(directory / "start")
     subnet = (directory / "start").read_text()
-    address = f"{subnet}.{rank + 1}"
+    address = f"{subnet}{rank + 1}"
     _limit(rank, parameters.planted, subnet)
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     member = Member(
@@ -180,7 +180,7 @@ def _limit(rank: int, planted: Planted, subnet: str) -> None:
     rate = _SLOW_RATE if rank == planted.narrow else _RATE
     commands = [
         "ip link set lo up",
-        f"ip addr add {subnet}.{rank + 1}/24 dev eth0",
+        f"ip addr add {subnet}{rank + 1}/24 dev eth0",
         "ip link set eth0 up",
         "tc qdisc add dev eth0 root handle 1: htb default 1 r2q 100",
         f"tc class add dev eth0 parent 1: classid 1:1 htb rate {rate} burst 256k cburst 256k",
@@ -189,7 +189,7 @@ def _limit(rank: int, planted: Planted, subnet: str) -> None:
         other = sum(planted.link) - rank
         commands += [
             f"tc class add dev eth0 parent 1: classid 1:2 htb rate {_SLOW_RATE} burst 256k cburst 256k",
-            f"tc filter add dev eth0 parent 1: protocol ip u32 match ip dst {subnet}.{other + 1}/32 flowid 1:2",
+            f"tc filter add dev eth0 parent 1: protocol ip u32 match ip dst {subnet}{other + 1}/32 flowid 1:2",
         ]
     for command in commands:
         subprocess.run(command.split(), check=True)

@@ -111,7 +111,7 @@ def _lines(node: int, nodes: int, rounds: int) -> list[bytes]:
     add(0.0, AgentStarted(address="h", pid=7, workers=1, machine=name, job="7.0", job_nodes=nodes))
     add(0.0, ClockMeasured(least=_BEGIN - _BOOT - 0.001, most=_BEGIN - _BOOT + 0.001))
     for round in range(1, rounds + 1):
-        begin = round * _ROUND
+        begin = (round - 1) * _ROUND
         end, culprit = begin + _ROUND - 1, round % nodes
         _add_beginning(add, begin, round, node, nodes)
         if node == culprit:
