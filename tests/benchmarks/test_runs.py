@@ -142,11 +142,12 @@ def test_the_counting_filesystem() -> None:
 
 @needs_fuse
 def test_operations_of_real_agents() -> None:
-    results = through_json(operations.measure, operations.Parameters(agents=(1,), runs=(2,), settle=1.0, idle=1.0))
+    parameters = operations.Parameters(agents=(1,), runs=(2,), many=((2, 1),), settle=1.0, idle=5.0)
+    results = through_json(operations.measure, parameters)
     assert [run["what"] for run in results["runs"]] == ["first round", "round after a failure", "idle minute"]
     assert all(run["counts"].get("list", 0) > 0 for run in results["runs"])
-    assert results["together"][0]["counts"].get("list", 0) > 0
-    assert [len(table.rows) for table in operations.tables(results)] == [3, 1]
+    assert all(results[several][0]["counts"].get("list", 0) > 0 for several in ("together", "many"))
+    assert [len(table.rows) for table in operations.tables(results)] == [3, 1, 1]
 
 
 @pytest.mark.parametrize(
