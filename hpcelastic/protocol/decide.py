@@ -309,7 +309,7 @@ def _joining(state: State, view: View) -> Decision:
         if expected != 0:
             missing = "more nodes" if expected is None else _nodes(expected)
             return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {missing}", quorum=True)
-    return _commit(_form(state, ready, with_starting))
+    return _commit(_form(state, view, ready, with_starting))
 
 
 def _fault(state: State, view: View) -> str | None:
@@ -351,7 +351,7 @@ def _charge(state: State, view: View, returned: Collection[str]) -> State:
     cause = state.cause
     if cause is Cause.WORKER and any(node not in returned for node in state.ranks):
         cause = Cause.NODE
-    failures = _failures(state, view) or state.failures
+    failures = _failures(state, view)
     if cause is Cause.WORKER:
         saved = max((seen.member.progress for seen in view.nodes.values() if seen.member), default=-1)
         state = refilled(state, failures[0] if failures else None, saved)
@@ -389,7 +389,7 @@ def _expected_nodes(state: State, view: View) -> int | None:
     return late + sum(max(0, size - len(seen_names[job])) for job, size in sizes.items())
 
 
-def _form(state: State, ready: list[Member], with_starting: bool) -> State:
+def _form(state: State, view: View, ready: list[Member], with_starting: bool) -> State:
     """Form the next round of the ready nodes, of which workers that are still starting take part or do not."""
     size, nodes = state.size_of(ready), state.settings.nodes
     if nodes.within:
@@ -404,6 +404,7 @@ def _form(state: State, ready: list[Member], with_starting: bool) -> State:
         round=state.round + 1,
         participants=participants_of(chosen, with_starting=with_starting),
         standbys=tuple(m.node for m in standbys),
+        retired=tuple(node for node in state.retired if node in view.nodes),  # the others never return
         reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
         + (f", without {_names(gone)}" if gone else ""),
     )

@@ -8,6 +8,7 @@ other. The other nodes poll now and then, in case that no leader is left.
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
+from math import inf, log2
 from zlib import crc32
 
 from hpcelastic.protocol.peers import linked
@@ -19,14 +20,14 @@ COUNT = 3
 _LARGE = 64
 """Nodes of the largest job that is not large."""
 
-_LOOK_INTERVAL = 0.5
-"""Seconds from the look of some nodes of a large job until the next ones look."""
+_TURN_INTERVAL = 3.0
+"""Seconds in which the number of nodes that have looked doubles."""
+
+_MAX_TURN_RATE = 32
+"""Nodes that look in a second. Each look is a listing of all leases."""
 
 _WATCHERS = 10
-"""Nodes outside a round that read the leases often, on average."""
-
-_STAND_IN_INTERVAL = 5.0
-"""Seconds from the look of some nodes at the leaders of a large round that forms until the look of the next ones."""
+"""Nodes without a part in a round that read the leases often, on average."""
 
 
 def is_large(nodes: int) -> bool:
@@ -34,61 +35,72 @@ def is_large(nodes: int) -> bool:
     return nodes > _LARGE
 
 
-def first_look(member: Member) -> float:
-    """Return how long a node that has just become ready waits before it looks for others.
+def first_turn(member: Member) -> float:
+    """Return how many seconds after it has become ready a node looks for others for the first time.
 
     In a large job that is a long listing for each node. So its first nodes look at once, and the others one after the
     other, in case that those are lost and no round has formed meanwhile.
     """
-    return member.order // COUNT * _LOOK_INTERVAL if is_large(member.job_nodes) else 0.0
+    return _turn(member.order) if is_large(member.job_nodes) else 0.0
 
 
-def leaders(state: State, view: View) -> list[Participant | Member]:
+def leaders(state: State, view: View, nodes: int) -> list[Participant | Member]:
     """Return the leaders in order: live members of the last round; if none is alive, ready nodes.
 
     They are the first live members of all. In a large round they are those of each third of the ranks, because nodes
-    with neighbouring ranks may share a switch, and may be lost together.
+    with neighbouring ranks may share a switch, and may be lost together. There are ``nodes`` in all, at least.
     """
     count = len(state.participants)
     if not is_large(count):
-        return list(islice(_live(state, view, range(count)), COUNT)) or _ready(state, view)
+        return list(islice(_live(state, view, range(count)), COUNT)) or _ready(state, view, nodes)
     size = -(-count // COUNT)
     parts = (range(start, min(start + size, count)) for start in range(0, count, size))
     firsts = (next(_live(state, view, part), None) for part in parts)
-    return [first for first in firsts if first is not None] or _ready(state, view)
+    return [first for first in firsts if first is not None] or _ready(state, view, nodes)
 
 
-def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, leases: int) -> int | None:
+def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, nodes: int) -> int | None:
     """Return the rank of a node among the leaders that were ``found``; None if it is none of them.
 
     While a round forms, the first of many ready nodes are leaders too; see `stand_in_turn`.
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
-    if rank is None and stand_in_turn(state, own, leases) == 0.0:
-        return COUNT + _place(state, own, leases)
+    if rank is None and stand_in_turn(state, own, nodes) == 0.0:
+        return COUNT + _place(own, nodes)
     return rank
 
 
-def stand_in_turn(state: State, own: Member, leases: int) -> float:
+def stand_in_turn(state: State, own: Member, nodes: int) -> float:
     """Return how many seconds after it has become ready a node looks whether the leaders live; infinity if it need not.
 
-    After a requeue the members of the last round may all be gone, and their leases have not expired yet. The first
-    nodes of a large job look at once, as well as some of those that continue a large run, and of many nodes of small
-    jobs. They may be lost too, so the others follow. ``leases`` is the number of leases that the node has seen.
+    After a requeue the members of the last round may all be gone, and their leases have not expired yet. They may also
+    have left. The first of many ready nodes look at once. They may be lost too, and few of ``nodes`` may be there, so
+    the others follow.
     """
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    large = is_large(max(own.job_nodes, 0 if own.node in state.ranks else _newcomers(state, leases)))
-    return _place(state, own, leases) // COUNT * _STAND_IN_INTERVAL if ready and large else float("inf")
+    return _turn(_place(own, nodes)) if ready and is_large(nodes) else inf
 
 
 def watches(state: State, own: Member, nodes: int) -> bool:
-    """Return whether a node outside the round that runs reads the leases as often as its members do.
+    """Return whether a node that waits reads the leases as often as the members of a round that runs.
 
-    All members may be lost. About ten of the nodes that wait for a later round find that, however many ``nodes`` there
-    are.
+    All members may be lost, and the leaders of many nodes while a round forms. About ten of the nodes that wait find
+    that, however many of all ``nodes`` they are.
     """
-    outside = state.phase is Phase.RUNNING and own.node_state is NodeState.READY and own.node not in state.ranks
-    return outside and crc32(own.node.encode()) % max(1, nodes // _WATCHERS) == 0
+    if own.node_state is not NodeState.READY or state.phase.final:
+        return False
+    if state.phase is Phase.RUNNING:
+        outside = max(1, nodes - len(state.participants))
+        return own.node not in state.ranks and _share(own.node) * outside < _WATCHERS
+    return is_large(nodes) and _share(own.node) * nodes < _WATCHERS
+
+
+def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
+    """Return the place of a ready ``node`` among so many ``nodes``, in the order in which they look, and lead.
+
+    In a large job it is the ``order`` of the node. Many small jobs, or nodes without a job, have the same orders.
+    """
+    return int(_share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -116,25 +128,36 @@ def rivals(before: State, after: State) -> list[Participant]:
     return around(before, after.lost)
 
 
-def _newcomers(state: State, leases: int) -> int:
-    """Return how many nodes may wait for a round that are not in the last one."""
-    return max(1, len(state.participants), leases)
+def _place(member: Member, nodes: int) -> int:
+    return place(member.node, member.order, member.job_nodes, nodes)
 
 
-def _place(state: State, own: Member, leases: int) -> int:
-    """Return the place of a ready node among those that look at the leaders.
+def _share(node: str) -> float:
+    """Return the share of all nodes that come before this one, in an order that their names determine."""
+    return crc32(node.encode()) / 2**32
 
-    In a large job it is the order of the node. Many small jobs, or nodes without a job, have the same orders.
+
+def _turn(place: int) -> float:
+    """Return the seconds until the turn of the node at this place.
+
+    The first ones look at once. Then their number doubles again and again: a few that wait of a run that was large
+    look soon, and while the first of many can still decide, few look.
     """
-    return own.order if is_large(own.job_nodes) else crc32(own.node.encode()) % _newcomers(state, leases)
+    return max(_TURN_INTERVAL * log2((place + 1) / COUNT), place / _MAX_TURN_RATE) if place >= COUNT else 0.0
 
 
 def _live(state: State, view: View, ranks: Iterable[int]) -> Iterator[Participant]:
-    """Yield the members of the last round with these ranks that are alive."""
+    """Yield the members of the last round with these ranks that are alive and have not left."""
     members = (state.participants[rank] for rank in ranks)
-    return (p for p in members if p.node not in view.dead and p.node != state.just_lost)
+    return (p for p in members if p.node not in view.dead and p.node != state.just_lost and not _has_left(view, p.node))
 
 
-def _ready(state: State, view: View) -> list[Participant | Member]:
-    found = (s.member for s in view.nodes.values() if s.member and s.alive and s.member.round <= state.round)
-    return [*nsmallest(COUNT, found, key=lambda m: (m.order, m.node))]
+def _has_left(view: View, node: str) -> bool:
+    seen = view.nodes.get(node)
+    return seen is not None and seen.member is not None and seen.member.node_state is NodeState.LEFT
+
+
+def _ready(state: State, view: View, nodes: int) -> list[Participant | Member]:
+    members = (seen.member for seen in view.nodes.values() if seen.member and seen.alive)
+    found = (m for m in members if m.node_state is NodeState.READY and m.round <= state.round)
+    return [*nsmallest(COUNT, found, key=lambda m: (_place(m, nodes), m.node))]

@@ -31,7 +31,7 @@ class ObservedLeases:
         self.nodes: Mapping[str, Seen] = {}
         """The leases of all nodes; only the first ready ones before the first reading."""
 
-        self.count = 0
+        self._count = 0
         """The number of leases."""
 
         self.own: Member | None = None
@@ -55,13 +55,19 @@ class ObservedLeases:
         self._viewed: tuple[Mapping[str, Seen], Member | None, View] = self.nodes, None, View({})
         """The last result of `view`, after the leases and the own lease of which it was made."""
 
+    @property
+    def size(self) -> int:
+        """The number of nodes that there are, as far as this node knows."""
+        own = self._lease.published
+        return max(self._count, len(self._known.state.participants), own.job_nodes if own else 0)
+
     def mark_outdated(self) -> None:
         """There are news that may be in the leases."""
         self._current = False
 
     def read_names(self) -> None:
         """Read the names of the first ready nodes, without the content of any lease."""
-        self.count, foremost = self._backend.first_ready(COUNT)
+        self._count, foremost = self._backend.first_ready(COUNT)
         self.nodes = {member.node: Seen(member, alive=True, proved=False) for member in foremost}
 
     def read(self, watchful: bool, interval: float) -> None:
@@ -84,7 +90,7 @@ class ObservedLeases:
             self._round = state.round
         self.nodes = self.observer.observe(state.ranks)
         self._version, self.own = self._known.number, self._lease.published
-        self.count, self._current = len(self.nodes), True
+        self._count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()
 
     def view(self, quorum_for: float = 0.0, expected: int | None = None) -> View:

@@ -5,13 +5,13 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn, watches
+from hpcelastic.protocol.leaders import leader_rank, leaders, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -26,6 +26,7 @@ from hpcelastic.rendezvous.observed_leases import ObservedLeases
 from hpcelastic.rendezvous.probes import Probes
 from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.suspicion import Suspicions
+from hpcelastic.rendezvous.turns import Turns
 
 
 class Rendezvous:
@@ -55,11 +56,9 @@ class Rendezvous:
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
         self._suspicions = Suspicions(node, self._leases, self._known, clock)
+        self._turns = Turns(self._leases, self._known, self._lease, clock)
         self._lost_in = -1
         """The last round that the loss of this node has ended."""
-
-        self._published_at = clock()
-        """The time at which the content of the lease has changed last."""
 
         self._leaders_notified = True
         """False from a publication that leaders wait for until they are notified."""
@@ -221,26 +220,14 @@ class Rendezvous:
         """Return whether this node has to read the leases at each poll, because no other node may do so."""
         if state.phase.final:
             return False
-        if self._leases.own is None and not state.participants and self._until_turn(state) <= 0:
+        if self._leases.own is None and not state.participants and self._turns.pause <= 0:
             self._leases.read_names()
         return self._leader_rank() == 0 or self._ends_the_round(state)
-
-    def _until_turn(self, state: State) -> float:
-        """Return the seconds until this node looks for others: for the first nodes of a run, or for a round to end.
-
-        Many nodes have started together with it, and each of them would list all leases.
-        """
-        member = self._lease.published
-        if member is None or member.node_state is not NodeState.READY or self._node in state.ranks:
-            return 0.0
-        joins = state.phase is Phase.RUNNING and self._leases.own != member
-        begins = not state.participants and not self._leases.nodes
-        return self._published_at + first_look(member) - self._clock() if joins or begins else 0.0
 
     def _ends_the_round(self, state: State) -> bool:
         """Return whether our newest publication ends the round that runs, and has not been acted on yet."""
         now = self._lease.published
-        return now is not None and ends_the_round(state, now, self._leases.own) and self._until_turn(state) <= 0
+        return now is not None and ends_the_round(state, now, self._leases.own) and self._turns.pause <= 0
 
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
@@ -249,25 +236,25 @@ class Rendezvous:
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = self._suspicions.watchful or late or not self._lease.settled
-        nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
+        nodes, found = self._leases.size, self._leaders()
         self._lease.set_alone(nodes == 1)
-        rank = self._leader_rank()
+        rank = self._rank_among(found)
         started = self._leases.looked_at if self._leases.looked_at >= began else self._clock()
         self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.reads():
             self._schedule.read_within(seconds)
+        self._await_turns(found)
         if self._changes:
             self._schedule.read_within(self._times.poll)
-        if (left := self._until_turn(state)) > 0:
+        if (left := self._turns.pause) > 0:
             self._schedule.poll_within(left)
-        if published is not None:
-            left = self._published_at + stand_in_turn(state, published, self._leases.count) - self._clock()
-            if left > -2 * self._leases.expiry:  # until dead leaders are seen to be dead
-                self._schedule.read_within(max(left, self._times.poll, self._schedule.lease / 4))
-            if watches(state, published, nodes):
-                self._schedule.read_within(2 * self._schedule.lease)
         self._notify_leaders()
         return rank
+
+    def _await_turns(self, found: Sequence[Participant | Member]) -> None:
+        """Read the leases when it is our turn to see whether the leaders that were ``found`` live."""
+        for seconds in self._turns.reads(found):
+            self._schedule.read_within(seconds)
 
     def _probe(self, state: State, busy: Collection[str], rank: int) -> None:
         """Probe the nodes that the round waits for, or their neighbours, each from time to time."""
@@ -321,8 +308,9 @@ class Rendezvous:
         self._lease.renew(member)
         self._schedule.lease = self._lease.duration.seconds
         if member != before:
-            self._published_at = self._clock()
+            self._turns.begin()
             self._published(member, before)
+            self._await_turns(self._leaders())
 
     def _with_dead(self, member: Member) -> Member:
         """Look at the leases of suspected nodes, and return ``member`` with those that are gone."""
@@ -348,7 +336,7 @@ class Rendezvous:
         if self._known.number < 0:  # our first publication, in a run of which we know nothing yet
             self._leaders_notified = False
             self._schedule.record_notification(newer=True)
-        elif acts and not joining and self._until_turn(state) <= 0:
+        elif acts and not joining and self._turns.pause <= 0:
             self._schedule.record_notification(newer=True)
         elif acts or joining or member.node_state is NodeState.SUCCEEDED:
             self._leaders_notified = False
@@ -367,12 +355,15 @@ class Rendezvous:
     def _leaders(self) -> list[Participant | Member]:
         """Return the leaders; none before another node is known."""
         known = self._known.state.participants or self._leases.nodes
-        return leaders(self._known.state, self._leases.view()) if known else []
+        return leaders(self._known.state, self._leases.view(), self._leases.size) if known else []
 
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
-        found, published = self._leaders(), self._lease.published
-        return leader_rank(found, self._known.state, published, self._leases.count) if found and published else None
+        return self._rank_among(self._leaders())
+
+    def _rank_among(self, found: Sequence[Participant | Member]) -> int | None:
+        own = self._lease.published
+        return leader_rank(found, self._known.state, own, self._leases.size) if found and own else None
 
     # Reading
 

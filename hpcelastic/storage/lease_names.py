@@ -11,11 +11,12 @@ way.
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
 
+from hpcelastic.protocol.leaders import place
 from hpcelastic.protocol.state import Member, NodeState, name_of
 
 MAX_NAME_LENGTH = 230
@@ -42,7 +43,9 @@ _COUNTS = range(_REQUIRED, len(_NAME_FIELDS) + 1)
 """The possible numbers of fields."""
 
 _DEFAULTS = {field.name: field.default for field in fields(Member)}
-_NODE_STATE_INDEX, _ORDER_INDEX = (list(_NAME_FIELDS).index(field) for field in ("node_state", "order"))
+_NODE_STATE_INDEX, _ORDER_INDEX, _JOB_NODES_INDEX = (
+    list(_NAME_FIELDS).index(field) for field in ("node_state", "order", "job_nodes")
+)
 _CONTENT_FIELDS = {
     field.name: None if field.default is MISSING else field.default
     for field in fields(Member)
@@ -101,8 +104,9 @@ def newest(texts: Iterable[str], known: Mapping[str, LeaseName | None] = {}) -> 
     return found
 
 
-def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
-    """Return the first ``count`` ready nodes of a listing in their order, quickly even for long listings.
+def first_ready_members(texts: Collection[str], count: int) -> list[Member]:
+    """Return the first ``count`` ready nodes of a listing in the order in which they lead, quickly even for long
+    listings.
 
     A node may occur twice, with its old and its new name. Names of an unknown format are skipped.
     """
@@ -111,8 +115,9 @@ def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
         values = text.rpartition("~")[2].split(",")
         if len(values) not in _COUNTS or values[_NODE_STATE_INDEX] != ready:
             continue
-        if values[_ORDER_INDEX].isdecimal():
-            found.append((int(values[_ORDER_INDEX]), text))
+        order, job_nodes = values[_ORDER_INDEX], values[_JOB_NODES_INDEX]
+        if order.isdecimal() and job_nodes.isdecimal():
+            found.append((place(text.partition("~")[0], int(order), int(job_nodes), len(texts)), text))
     names = [parse(text) for _, text in heapq.nsmallest(count, found)]
     members = [member_of(name)[0] for name in names if name]
     return [member for member in members if member]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.assignment import Assignment, assignment, prospect
+from hpcelastic.protocol.budget import identity
 from hpcelastic.protocol.decide import (
     Decision,
     checkpoint,
@@ -20,7 +21,7 @@ from hpcelastic.protocol.decide import (
     retire,
     scale,
 )
-from hpcelastic.protocol.findings import RollbackDemand
+from hpcelastic.protocol.findings import Charge, RollbackDemand
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
 from tests.protocol.builders import (
@@ -821,6 +822,24 @@ def test_a_round_has_all_its_fields() -> None:
         ),
         "round 5 formed on 2 nodes",
     )
+
+
+def test_drained_incarnations_without_a_lease_are_forgotten() -> None:
+    """Later incarnations of the same nodes may join, so they never return."""
+    state = joining("ab", Cause.LEAVE, given=settings(1, 2), retired=("a@0", "x@0", "y@0"))
+    decision = decide(state, view(left("a"), ready("b", 1), dead(ready("x", 1))))
+    assert decision.next is not None and decision.next.retired == ("a@0", "x@0")
+
+
+def test_a_failure_that_cannot_be_read_is_not_taken_for_the_last_one() -> None:
+    """That one may be the same error in the same step, which ends the run."""
+    before = replace(failure("a", 1), step=7, traceback='File "train.py", line 3')
+    charged = Charge(before.timestamp, -1, identity(before))
+    state = joining("ab", Cause.WORKER, 2, settings(2, 2), spent={"worker": 1}, failures=(before,), charge=charged)
+    assert identity(before)
+    decision = decide(state, view(ready("a", 2), ready("b", 2)))
+    assert decision.next is not None and decision.next.phase is Phase.RUNNING
+    assert (decision.next.failures, decision.next.charge) == ((), charged)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals, stand_in_turn, watches
-from hpcelastic.protocol.state import NodeState, Participant, Phase, Seen, State, View
+from hpcelastic.protocol.leaders import first_turn, leader_rank, leaders, rivals, stand_in_turn, watches
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
 
 def names(state: State, *seen: Seen) -> list[str]:
     view = View({s.member.node: s for s in seen if s.member})
-    return [leader.name for leader in leaders(state, view)]
+    return [leader.name for leader in leaders(state, view, len(seen))]
 
 
 def test_the_first_members_of_the_round_are_leaders() -> None:
@@ -42,13 +42,13 @@ def view_without(*dead: int) -> View:
     ],
 )
 def test_the_leaders_of_a_large_round_are_apart(count: int, dead: Sequence[int], leading: list[int]) -> None:
-    found = leaders(large(count), view_without(*dead))
+    found = leaders(large(count), view_without(*dead), count)
     assert [int(leader.name) for leader in found] == leading
 
 
 def test_the_lost_node_is_no_leader_of_its_third() -> None:
     state = large(phase=Phase.JOINING, lost="30@0")
-    assert [leader.name for leader in leaders(state, View({}))] == ["0", "31", "60"]
+    assert [leader.name for leader in leaders(state, View({}), 90)] == ["0", "31", "60"]
 
 
 def test_dead_nodes_are_not_leaders() -> None:
@@ -98,13 +98,34 @@ def test_without_nodes_there_is_no_leader() -> None:
     assert names(replace(running(""), round=0, participants=())) == []
 
 
+def test_a_member_that_has_left_is_no_leader() -> None:
+    assert names(running("dbca"), Seen(member("d", NodeState.LEFT, 1), alive=True)) == ["b", "c", "a"]
+
+
+def test_only_ready_nodes_lead_if_no_member_is_there() -> None:
+    """A node that is excluded leaves a record, which is no lease that it renews."""
+    state = replace(running(""), round=0, participants=())
+    others = [Seen(member(name, NodeState.LEFT, 0, order=0), alive=True) for name in "ab"]
+    assert names(state, *others, Seen(member("c", NodeState.READY, 0, order=1), alive=True)) == ["c"]
+
+
+def test_of_many_nodes_those_lead_that_look_first() -> None:
+    """They know that they lead."""
+    state = replace(running(""), round=0, participants=())
+    nodes = [replace(member("x", NodeState.READY, 0, order=0, job_nodes=1), node=f"x{i}@0") for i in range(200)]
+    found = leaders(state, View({own.node: Seen(own, alive=True) for own in nodes}), 200)
+    first = sorted(nodes, key=lambda own: stand_in_turn(replace(state, phase=Phase.JOINING), own, 200_000))[:3]
+    assert {leader.node for leader in found} == {own.node for own in first}
+
+
 @pytest.mark.parametrize(
     ("order", "job_nodes", "phase", "turn", "rank"),
     [
         pytest.param(0, 100, Phase.JOINING, 0.0, 3, id="the first node of a large job"),
         pytest.param(2, 100, Phase.JOINING, 0.0, 5, id="the third one"),
-        pytest.param(3, 100, Phase.JOINING, 5.0, None, id="another one"),
-        pytest.param(99, 100, Phase.JOINING, 165.0, None, id="the last one"),
+        pytest.param(5, 100, Phase.JOINING, 3.0, None, id="when twice as many look"),
+        pytest.param(95, 100, Phase.JOINING, 15.0, None, id="one of the last ones"),
+        pytest.param(6399, 10_000, Phase.JOINING, 199.96875, None, id="one of very many"),
         pytest.param(0, 64, Phase.JOINING, inf, None, id="a job that is not large"),
         pytest.param(0, 100, Phase.RUNNING, inf, None, id="while a round runs"),
     ],
@@ -114,52 +135,67 @@ def test_while_a_round_forms_nodes_of_a_large_job_stand_in_for_leaders_one_after
 ) -> None:
     state = replace(running("dbca"), phase=phase)
     own = member("x", NodeState.READY, 1, order=order, job_nodes=job_nodes)
-    assert leader_rank(leaders(state, View({})), state, own, 5) == rank
-    assert stand_in_turn(state, own, 5) == turn
+    assert leader_rank(leaders(state, View({}), job_nodes), state, own, job_nodes) == rank
+    assert stand_in_turn(state, own, job_nodes) == turn
 
 
-@pytest.mark.parametrize(("count", "name", "turn"), [(90, "x@0", 75.0), (64, "x@0", inf), (90, "3@0", inf)])
-def test_the_nodes_of_a_small_job_that_continues_a_large_run_look_too(count: int, name: str, turn: float) -> None:
+@pytest.mark.parametrize(("count", "name", "turn"), [(90, "x@0", 11.32), (64, "x@0", inf), (90, "3@0", 3.0)])
+def test_the_nodes_of_small_jobs_in_a_large_run_look_too(count: int, name: str, turn: float) -> None:
+    """They continue it, or were in its last round."""
     own = replace(member("x", NodeState.READY, 1, order=3, job_nodes=4), node=name)
-    assert stand_in_turn(large(count, phase=Phase.JOINING), own, 5) == turn
+    assert stand_in_turn(large(count, phase=Phase.JOINING), own, count) == pytest.approx(turn, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("members", "leases"),
-    [
-        pytest.param(200, 0, id="a large run is continued"),
-        pytest.param(1, 200, id="a small run is continued"),
-        pytest.param(0, 200, id="a run begins"),
-    ],
-)
-def test_of_many_nodes_with_the_same_order_few_look_at_once(members: int, leases: int) -> None:
+@pytest.mark.parametrize("members", [200, 1, 0], ids=["a large run is continued", "a small run is", "a run begins"])
+def test_of_many_nodes_with_the_same_order_few_look_at_once(members: int) -> None:
     """They are nodes of many small jobs, or without a job."""
     state = large(members, phase=Phase.JOINING)
     nodes = [replace(member("x", NodeState.READY, 1, order=0, job_nodes=1), node=f"x{i}@0") for i in range(200)]
-    found = leaders(state, View({}))
-    ranks = [rank for own in nodes if (rank := leader_rank(found, state, own, leases)) is not None]
-    assert 0 < len(ranks) < 20
-    assert len({stand_in_turn(state, own, leases) for own in nodes}) > 40
+    found = leaders(state, View({}), 200)
+    ranks = [rank for own in nodes if (rank := leader_rank(found, state, own, 200)) is not None]
+    assert 0 < len(ranks) < 10
+    turns = sorted(stand_in_turn(state, own, 200) for own in nodes)
+    assert turns[20] > 5 and turns[100] > 12 and turns[-1] < 20
 
 
-def test_a_small_run_without_many_leases_needs_no_other_leaders() -> None:
+def test_another_number_of_nodes_hardly_changes_a_turn() -> None:
+    """More nodes become known while a node waits for its turn."""
+    state = large(1000, phase=Phase.JOINING)
+    for i in range(200):
+        own = replace(member("x", NodeState.READY, 1, order=0, job_nodes=1), node=f"x{i}@0")
+        turns = [stand_in_turn(state, own, nodes) for nodes in (1000, 1006, 1100)]
+        assert turns == sorted(turns) and turns[-1] < 1.1 * turns[0] + 1
+
+
+def test_a_small_run_without_many_nodes_needs_no_other_leaders() -> None:
     own = member("x", NodeState.READY, 1, order=0, job_nodes=1)
     assert stand_in_turn(large(1, phase=Phase.JOINING), own, 64) == inf
 
 
-def test_a_few_of_many_nodes_outside_a_round_watch_its_members() -> None:
-    state = large(8)
-    waiting = [replace(member("x", NodeState.READY, 1), node=f"x{i}@0") for i in range(1000)]
-    assert 0 < sum(watches(state, own, 1000) for own in waiting) < 30
-    assert all(watches(state, own, 8) for own in waiting[:8]), "of few nodes, each does"
-    assert not any(watches(replace(state, phase=Phase.JOINING), own, 8) for own in waiting)
-    assert not watches(state, replace(waiting[0], node="1@0"), 8)
-    assert not watches(state, replace(waiting[0], node_state=NodeState.LEFT), 8)
+def waiting(count: int) -> list[Member]:
+    return [replace(member("x", NodeState.READY, 1, order=i), node=f"x{i}@0") for i in range(count)]
+
+
+@pytest.mark.parametrize("members", [8, 1000])
+def test_a_few_of_the_nodes_outside_a_round_watch_its_members(members: int) -> None:
+    state, many = large(members), waiting(1000)
+    assert 0 < sum(watches(state, own, members + 1000) for own in many) < 30
+    assert all(watches(state, own, members + 8) for own in many[:8]), "of few nodes, each does"
+    assert all(watches(state, own, members) for own in many), "the number of nodes is not known yet"
+    assert not watches(state, replace(many[0], node="1@0"), members + 8)
+    assert not watches(state, replace(many[0], node_state=NodeState.LEFT), members + 8)
+
+
+def test_a_few_of_many_nodes_watch_the_leaders_while_a_round_forms() -> None:
+    state, many = large(8, phase=Phase.JOINING), waiting(1000)
+    assert 0 < sum(watches(state, own, 1000) for own in many) < 30
+    assert not any(watches(state, own, 64) for own in many), "the nodes of a small run all read the leases"
+    assert not any(watches(replace(state, phase=Phase.FAILED), own, 1000) for own in many)
 
 
 def test_a_leader_has_its_place_as_rank() -> None:
     state = running("dbca")
-    found = leaders(state, View({}))
+    found = leaders(state, View({}), 4)
     ranks = [leader_rank(found, state, member(name, NodeState.RUNNING, 1), 4) for name in "dbca"]
     assert ranks == [0, 1, 2, None]
 
@@ -170,9 +206,9 @@ def test_a_leader_has_its_place_as_rank() -> None:
         pytest.param(60, 64, 0.0, id="a job that is not large"),
         pytest.param(0, 0, 0.0, id="an unknown job"),
         pytest.param(2, 65, 0.0, id="one of the first nodes of a large job"),
-        pytest.param(3, 65, 0.5, id="one of the next ones"),
-        pytest.param(8, 10_000, 1.0, id="one of those after them"),
+        pytest.param(5, 65, 3.0, id="one of the next ones"),
+        pytest.param(11, 10_000, 6.0, id="one of those after them"),
     ],
 )
 def test_the_nodes_of_a_large_job_look_one_after_the_other(order: int, job_nodes: int, seconds: float) -> None:
-    assert first_look(replace(member("a", NodeState.READY, 0), order=order, job_nodes=job_nodes)) == seconds
+    assert first_turn(replace(member("a", NodeState.READY, 0), order=order, job_nodes=job_nodes)) == seconds

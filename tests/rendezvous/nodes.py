@@ -1,13 +1,19 @@
 """Nodes of a run in one process, with one clock that only tests advance."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from string import ascii_lowercase
+
+import pytest
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.leaders import around
+from hpcelastic.protocol.peers import Notification
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Failure, Member, NodeState, State
+from hpcelastic.protocol.state import Failure, Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Commit, Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import open_run
@@ -94,6 +100,57 @@ class Node:
         self.member = replace(self.member, node_state=NodeState.FAILED, round=round, failure=failure)
 
 
+@dataclass
+class RecordingNotifier:
+    """A notifier of one node that records its calls. It delivers nothing."""
+
+    healthy: bool = True
+    notified: list[tuple[set[str], int]] = field(default_factory=list)
+    watched: tuple[str, ...] = ()
+
+    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
+        self.notified.append(({node.name for node in nodes}, version))
+
+    def watch(self, members: Sequence[Participant], version: int) -> None:
+        self.watched = tuple(member.name for member in members)
+
+
+class NotifiedNode(Node):
+    """A node with a notifier. Its turns are those of the agent's thread."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self.member = member
+        self.notifier = RecordingNotifier()
+        self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock, notifier=self.notifier)
+
+    def turn(self) -> State | None:
+        """Renew the lease and poll if they are due, then follow the state."""
+        self.rendezvous.renew(self.member)
+        observation = self.rendezvous.poll()
+        return self.follow(observation) if observation else None
+
+    def follow(self, observation: Observation) -> State:
+        state = observation.state
+        inside = self.member.node in {p.node for p in state.participants}
+        if state.phase is Phase.RUNNING and inside and state.round > self.member.round:
+            self.set_state(NodeState.RUNNING, state.round)
+        elif state.phase is Phase.JOINING and self.member.node_state is not NodeState.LEFT:
+            self.set_state(NodeState.READY, state.round)
+        return state
+
+    @property
+    def neighbours(self) -> set[str]:
+        """The nodes with which this node shares a link."""
+        state = self.rendezvous._known.state
+        return {p.node for p in around(state, self.member.node)}
+
+    @property
+    def new_notifications(self) -> list[tuple[set[str], int]]:
+        """The notified nodes and versions since the last access."""
+        notified, self.notifier.notified = self.notifier.notified, []
+        return notified
+
+
 def wait(world: World, seconds: float, *nodes: Node) -> None:
     """Advance the clock while these nodes renew their leases."""
     steps = int(seconds / HEARTBEAT) + 1
@@ -112,3 +169,59 @@ def turns(*nodes: Node, times: int = 3) -> State:
 
 def names(state: State) -> list[str]:
     return [p.name for p in state.participants]
+
+
+def running(root: Path, count: int, minimum: int = 1) -> tuple[World, list[NotifiedNode]]:
+    """Return a round that runs on ``count`` nodes. All nodes know it, and no notification is pending."""
+    world = make_world(root, minimum, count)
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)
+    ]
+    for _ in range(4):
+        for node in nodes:
+            world.now += 0.05
+            node.rendezvous.receive(Notification(0))
+            node.turn()
+            node.follow(node.step())
+    for node in nodes:
+        node.turn()
+        node.new_notifications  # noqa: B018  # clears them
+        assert node.member.node_state is NodeState.RUNNING and len(node.notifier.watched) == count
+    world.now += 0.05
+    return world, nodes
+
+
+def deliver(world: World, nodes: Sequence[NotifiedNode], until: float) -> State:
+    """Let the nodes take their turns, and deliver their notifications, until a round runs on all of them.
+
+    Return the state then, or at the time ``until``.
+    """
+    state = nodes[0].rendezvous._known.state
+    before = state.round
+    while world.now < until:
+        for node in nodes:
+            state = node.turn() or state
+            for there, version in node.new_notifications:
+                for other in nodes:
+                    if other is not node and other.member.name in there:
+                        other.rendezvous.receive(Notification(version))
+        if state.round > before and all(node.member.round == state.round for node in nodes):
+            return state
+        world.now += 0.1
+    return state
+
+
+def named(count: int) -> list[tuple[int, str]]:
+    return list(enumerate(ascii_lowercase[:count]))
+
+
+def readings(node: NotifiedNode, patch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list of the times at which the node reads all leases from now on."""
+    found, look = list[float](), node.rendezvous._leases.look
+
+    def recorded() -> None:
+        found.append(node.rendezvous._clock())
+        look()
+
+    patch.setattr(node.rendezvous._leases, "look", recorded)
+    return found

@@ -1,11 +1,10 @@
 """Notifications of a rendezvous: the nodes that it notifies, and its reaction to notifications."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,118 +17,22 @@ from hpcelastic.protocol.decide import Decision, checkpoint, drain, scale
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous import suspicion
-from hpcelastic.rendezvous.observation import Observation
-from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import LeaseObserver, read_leases
-from tests.rendezvous.nodes import DEAD, HEARTBEAT, LAST_CALL, LEASE, Node, World, make_world, names
-
-
-@dataclass
-class RecordingNotifier:
-    """A notifier of one node that records its calls. It delivers nothing."""
-
-    healthy: bool = True
-    notified: list[tuple[set[str], int]] = field(default_factory=list)
-    watched: tuple[str, ...] = ()
-
-    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
-        self.notified.append(({node.name for node in nodes}, version))
-
-    def watch(self, members: Sequence[Participant], version: int) -> None:
-        self.watched = tuple(member.name for member in members)
-
-
-class NotifiedNode(Node):
-    """A node with a notifier. Its turns are those of the agent's thread."""
-
-    def __init__(self, world: World, member: Member) -> None:
-        self.member = member
-        self.notifier = RecordingNotifier()
-        self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock, notifier=self.notifier)
-
-    def turn(self) -> State | None:
-        """Renew the lease and poll if they are due, then follow the state."""
-        self.rendezvous.renew(self.member)
-        observation = self.rendezvous.poll()
-        return self.follow(observation) if observation else None
-
-    def follow(self, observation: Observation) -> State:
-        state = observation.state
-        inside = self.member.node in {p.node for p in state.participants}
-        if state.phase is Phase.RUNNING and inside and state.round > self.member.round:
-            self.set_state(NodeState.RUNNING, state.round)
-        elif state.phase is Phase.JOINING and self.member.node_state is not NodeState.LEFT:
-            self.set_state(NodeState.READY, state.round)
-        return state
-
-    @property
-    def neighbours(self) -> set[str]:
-        """The nodes with which this node shares a link."""
-        state = self.rendezvous._known.state
-        return {p.node for p in leaders.around(state, self.member.node)}
-
-    @property
-    def new_notifications(self) -> list[tuple[set[str], int]]:
-        """The notified nodes and versions since the last access."""
-        notified, self.notifier.notified = self.notifier.notified, []
-        return notified
-
-
-@pytest.fixture
-def large_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of more than four nodes is a large one."""
-    monkeypatch.setattr(leaders, "_LARGE", 4)
-
-
-@pytest.fixture
-def rare_readings(large_rounds: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a large round, nodes that are no leaders do not read the leases within a test."""
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
-
-
-def running(root: Path, count: int, minimum: int = 1) -> tuple[World, list[NotifiedNode]]:
-    """Return a round that runs on ``count`` nodes. All nodes know it, and no notification is pending."""
-    world = make_world(root, minimum, count)
-    nodes = [
-        NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)
-    ]
-    for _ in range(4):
-        for node in nodes:
-            world.now += 0.05
-            node.rendezvous.receive(Notification(0))
-            node.turn()
-            node.follow(node.step())
-    for node in nodes:
-        node.turn()
-        node.new_notifications  # noqa: B018  # clears them
-        assert node.member.node_state is NodeState.RUNNING and len(node.notifier.watched) == count
-    world.now += 0.05
-    return world, nodes
-
-
-def deliver(world: World, nodes: Sequence[NotifiedNode], until: float) -> State:
-    """Let the nodes take their turns, and deliver their notifications, until a round runs on all of them.
-
-    Return the state then, or at the time ``until``.
-    """
-    state = nodes[0].rendezvous._known.state
-    before = state.round
-    while world.now < until:
-        for node in nodes:
-            state = node.turn() or state
-            for there, version in node.new_notifications:
-                for other in nodes:
-                    if other is not node and other.member.name in there:
-                        other.rendezvous.receive(Notification(version))
-        if state.round > before and all(node.member.round == state.round for node in nodes):
-            return state
-        world.now += 0.1
-    return state
-
-
-def named(count: int) -> list[tuple[int, str]]:
-    return list(enumerate(ascii_lowercase[:count]))
+from tests.rendezvous.nodes import (
+    DEAD,
+    HEARTBEAT,
+    LEASE,
+    Node,
+    NotifiedNode,
+    RecordingNotifier,
+    deliver,
+    make_world,
+    named,
+    names,
+    readings,
+    running,
+)
 
 
 def test_a_commit_notifies_all_nodes(tmp_path: Path) -> None:
@@ -773,7 +676,7 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_expired(tmp_path: P
 def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(tmp_path: Path) -> None:
     """In a large round, the other nodes read the leases too seldom."""
     world, nodes = running(tmp_path, 7)
-    lost = {leader.node for leader in leaders.leaders(nodes[0].step().state, View({}))}
+    lost = {leader.node for leader in leaders.leaders(nodes[0].step().state, View({}), 7)}
     left = [node for node in nodes if node.member.node not in lost]
     assert len(lost) == 3
     for _ in range(10):
@@ -787,48 +690,6 @@ def test_silent_leaders_are_lost_also_if_no_other_node_reads_the_leases(tmp_path
     state = deliver(world, left, until=began + 3 * DEAD)
     assert (state.phase, state.round) == (Phase.RUNNING, 2) and lost.isdisjoint(state.ranks)
     assert world.now - began < DEAD + 5.0
-
-
-@pytest.mark.parametrize("jobs", [1, 10], ids=["one job", "a job for each"])
-@pytest.mark.usefixtures("rare_readings")
-def test_many_waiting_nodes_continue_a_round_of_which_all_members_are_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
-) -> None:
-    """No link tells them of the loss."""
-    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
-    world = make_world(tmp_path, 1, 2)
-    nodes = [
-        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=10 // jobs).member)
-        for i, name in named(10)
-    ]
-    state = deliver(world, nodes, until=world.now + LAST_CALL + 10.0)
-    left, began = [node for node in nodes if node.member.node not in state.ranks], world.now
-    assert state.phase is Phase.RUNNING and len(left) >= 8
-    for _ in range(100):
-        state = deliver(world, left, until=world.now + 1.0)
-        if state.round > 1:
-            break
-    assert set(names(state)) <= {node.member.name for node in left}
-    assert world.now - began < 2 * LEASE + 2 * DEAD
-
-
-@pytest.mark.parametrize("dead", ["abc", "abcde"])
-@pytest.mark.parametrize("jobs", [1, 8], ids=["one job", "a job for each"])
-@pytest.mark.usefixtures("rare_readings")
-def test_many_nodes_form_their_first_round_without_the_first_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, dead: str
-) -> None:
-    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
-    world, began = make_world(tmp_path, 2, 8), 1000.0
-    nodes = [
-        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=8 // jobs).member)
-        for i, name in named(8)
-    ]
-    for node in nodes[: len(dead)]:
-        node.turn()  # it publishes that it is ready, and dies
-    state = deliver(world, nodes[len(dead) :], until=began + 20 * DEAD)
-    assert (state.phase, names(state)) == (Phase.RUNNING, [*"abcdefgh"[len(dead) :]])
-    assert world.now - began < LAST_CALL + 2 * DEAD + 10.0
 
 
 @pytest.mark.parametrize(
@@ -894,18 +755,6 @@ def test_a_look_at_the_lease_of_a_neighbour_does_not_delay_the_own_renewal(
     assert at_the_look == [world.now + LEASE] and at_the_look[0] > before
 
 
-def readings(node: NotifiedNode, patch: pytest.MonkeyPatch) -> list[float]:
-    """Return a list of the times at which the node reads all leases from now on."""
-    found, look = list[float](), node.rendezvous._leases.look
-
-    def recorded() -> None:
-        found.append(node.rendezvous._clock())
-        look()
-
-    patch.setattr(node.rendezvous._leases, "look", recorded)
-    return found
-
-
 @pytest.mark.usefixtures("rare_readings")
 def test_a_silence_that_is_told_again_and_again_is_looked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -931,7 +780,8 @@ def test_a_node_that_hears_no_neighbour_leaves_their_expiry_to_the_leaders(
     """The network may be cut between all nodes, and each reading lists all leases."""
     world, nodes = running(tmp_path, 12)
     node = nodes[6]
-    monkeypatch.setattr(leaders, "_STAND_IN_INTERVAL", 1e9)
+    monkeypatch.setattr(leaders, "_TURN_INTERVAL", 1e9)
+    monkeypatch.setattr(leaders, "_WATCHERS", 0)
     if joining:
         steer_run(world.backend, "user", checkpoint)
         node.rendezvous.poll_again()

@@ -79,8 +79,10 @@ class Simulation:
             self.code.module(module)._KEPT_VERSIONS = 2
         large = self.random.random() < 0.5
         self.code.module(LEADERS)._LARGE = 1 if large else 64
-        # The nodes of a large run, apart from its leaders, read the leases rarely.
+        # The nodes of a large run, apart from its leaders and a few others, read the leases rarely.
         self.code.module(POLLING)._MAX_LEASE_RATE = self.random.choice([1.0, 128.0**2]) if large else 128.0**2
+        self.code.module(LEADERS).COUNT = self.random.choice([1, 3]) if large else 3
+        self.code.module(LEADERS)._WATCHERS = self.random.choice([1, 10]) if large else 10
         self._simulate_processes_of_guard()
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path

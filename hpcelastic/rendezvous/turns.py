@@ -1,0 +1,66 @@
+"""The turns of a node among many that wait: when it looks for others, and whether the leaders live.
+
+Each look is a listing of all leases, so the nodes look one after the other; see `hpcelastic.protocol.leaders`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
+
+from hpcelastic.protocol.leaders import first_turn, stand_in_turn, watches
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase
+from hpcelastic.rendezvous.known import KnownState
+from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
+from hpcelastic.rendezvous.observed_leases import ObservedLeases
+
+
+class Turns:
+    """The turns of the node whose lease is ``lease``, in the state that is ``known``. ``clock`` returns seconds."""
+
+    def __init__(
+        self, leases: ObservedLeases, known: KnownState, lease: LeaseKeeper, clock: Callable[[], float]
+    ) -> None:
+        self._leases, self._known, self._lease, self._clock = leases, known, lease, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """The content of the own lease has changed."""
+        self._since = self._clock()
+        self._first_look = self._second_look = inf
+        """The times of the first two readings of the leases since then; infinite before them."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds until this node looks for others: for the first nodes of a run, or for a round to end.
+
+        Many nodes have started together with it, and each of them would list all leases.
+        """
+        own, state = self._lease.published, self._known.state
+        if own is None or own.node_state is not NodeState.READY or own.node in state.ranks:
+            return 0.0
+        joins = state.phase is Phase.RUNNING and self._leases.own != own
+        begins = not state.participants and not self._leases.nodes
+        return self._since + first_turn(own) - self._clock() if joins or begins else 0.0
+
+    def reads(self, leaders: Iterable[Participant | Member]) -> Iterator[float]:
+        """Yield the seconds until this node must read the leases, because the ``leaders`` may be dead.
+
+        From its turn on it reads them, until it sees that one of these renews its lease.
+        """
+        own, state, looked_at = self._lease.published, self._known.state, self._leases.looked_at
+        if own is None:
+            return
+        duration = self._lease.duration.seconds
+        left = self._since + stand_in_turn(state, own, self._leases.size) - self._clock()
+        if self._since <= looked_at < self._first_look:
+            self._first_look = looked_at
+        elif self._first_look < looked_at < self._second_look:
+            self._second_look = looked_at
+        if left < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
+            yield max(left, duration / 4)
+        if watches(state, own, self._leases.size):
+            yield 2 * duration
+
+    def _renews(self, node: str) -> bool:
+        """Return whether a node has renewed its lease between two readings since the turns began."""
+        silence = self._leases.silence(node)
+        return silence is not None and self._clock() - silence >= self._second_look

@@ -1,0 +1,164 @@
+"""The turns of nodes among many that wait."""
+
+from dataclasses import replace
+from functools import partial
+from math import log2
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.protocol import leaders, polling
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.decide import drain, reopen
+from hpcelastic.protocol.state import NodeState, Participant, Phase, State, View
+from hpcelastic.rendezvous.run import steer_run
+from hpcelastic.storage.leases import OwnLease
+from tests.rendezvous.nodes import (
+    DEAD,
+    LAST_CALL,
+    LEASE,
+    NotifiedNode,
+    World,
+    deliver,
+    make_world,
+    named,
+    names,
+    readings,
+    running,
+)
+
+
+@pytest.mark.parametrize("jobs", [1, 10], ids=["one job", "a job for each"])
+@pytest.mark.usefixtures("rare_readings")
+def test_many_waiting_nodes_continue_a_round_of_which_all_members_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    """No link tells them of the loss."""
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
+    world = make_world(tmp_path, 1, 2)
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=10 // jobs).member)
+        for i, name in named(10)
+    ]
+    state = deliver(world, nodes, until=world.now + LAST_CALL + 10.0)
+    left, began = [node for node in nodes if node.member.node not in state.ranks], world.now
+    assert state.phase is Phase.RUNNING and len(left) >= 8
+    for _ in range(100):
+        state = deliver(world, left, until=world.now + 1.0)
+        if state.round > 1:
+            break
+    assert set(names(state)) <= {node.member.name for node in left}
+    assert world.now - began < 2 * LEASE + 2 * DEAD
+
+
+@pytest.mark.parametrize("dead", ["abc", "abcde"])
+@pytest.mark.parametrize("jobs", [1, 8], ids=["one job", "a job for each"])
+@pytest.mark.usefixtures("rare_readings")
+def test_many_nodes_form_their_first_round_without_the_first_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, dead: str
+) -> None:
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
+    world, began = make_world(tmp_path, 2, 8), 1000.0
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=8 // jobs).member)
+        for i, name in named(8)
+    ]
+    for node in nodes[: len(dead)]:
+        node.turn()  # it publishes that it is ready, and dies
+    state = deliver(world, nodes[len(dead) :], until=began + 20 * DEAD)
+    assert (state.phase, names(state)) == (Phase.RUNNING, [*"abcdefgh"[len(dead) :]])
+    assert world.now - began < LAST_CALL + 2 * DEAD + 10.0
+
+
+def large_round_without_members(root: Path, count: int) -> tuple[World, State]:
+    """Return a run in whose round so many nodes were. All are dead, and their leases have not expired yet."""
+    world = make_world(root, 1, count)
+    members = tuple(Participant(f"old{i}@0-aa", 2, f"old{i}.net", 4000) for i in range(count))
+    state = State("run", world.settings, Phase.RUNNING, 1, members, reason="round 1 formed")
+    assert world.backend.register("test").commit(1, encode(state))
+    for number, node in enumerate(members):
+        OwnLease(world.paths.leases, node.node).renew(
+            world.node(
+                node.name, node_state=NodeState.RUNNING, round=1, order=number, job="1.0", job_nodes=count
+            ).member,
+            LEASE,
+        )
+    return world, state
+
+
+@pytest.mark.parametrize("waiting", [1, 4, 20])
+@pytest.mark.parametrize("jobs", [True, False], ids=["a job for each", "one job"])
+def test_a_few_nodes_soon_continue_a_run_that_was_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int, jobs: bool
+) -> None:
+    """A node looks at its turn, and again when leases that have not changed since have expired."""
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
+    world, state = large_round_without_members(tmp_path, 600)
+    assert world.backend.register("test").commit(2, encode(reopen(state, world.settings)))
+    nodes = [
+        NotifiedNode(
+            world, world.node(name, round=1, order=0 if jobs else i, job="2.0", job_nodes=1 if jobs else waiting).member
+        )
+        for i, name in named(waiting)
+    ]
+    nodes[0].turn()
+    began = world.now
+    state = deliver(world, nodes, until=began + 1000.0)
+    assert (state.phase, len(state.participants)) == (Phase.RUNNING, waiting)
+    last_turn = leaders._TURN_INTERVAL * log2(600 / leaders.COUNT)
+    assert world.now - began < last_turn + DEAD + LAST_CALL + LEASE
+
+
+@pytest.mark.parametrize("waiting", [1, 4, 20])
+def test_a_few_nodes_outside_a_large_round_watch_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
+    world, _ = large_round_without_members(tmp_path, 600)
+    nodes = [
+        NotifiedNode(world, world.node(name, round=1, order=600 + i, job="1.0", job_nodes=600 + waiting).member)
+        for i, name in named(waiting)
+    ]
+    nodes[0].turn()
+    began = world.now
+    state = deliver(world, nodes, until=began + 1000.0)
+    assert (state.phase, len(state.participants)) == (Phase.RUNNING, waiting)
+    last_turn = leaders._TURN_INTERVAL * log2(600 / leaders.COUNT)
+    assert world.now - began < 2 * LEASE + last_turn + 2 * DEAD + LAST_CALL
+
+
+@pytest.mark.parametrize("jobs", [1, 12], ids=["one job", "a job for each"])
+@pytest.mark.usefixtures("rare_readings")
+def test_nodes_stand_in_for_leaders_that_have_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
+    monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
+    world, nodes = running(tmp_path, 12)
+    for index, node in enumerate(nodes):
+        node.member = replace(node.member, order=index // jobs, job=f"{index % jobs}.0", job_nodes=12 // jobs)
+    leading = {leader.name for leader in leaders.leaders(nodes[0].step().state, View({}), 12)}
+    steer_run(world.backend, "user", partial(drain, nodes=leading))
+    began, left = world.now, [node for node in nodes if node.member.name not in leading]
+    for node in nodes:
+        world.now += 0.05
+        node.rendezvous.poll_again()
+        node.turn()
+        if node not in left:
+            node.member = replace(node.member, node_state=NodeState.LEFT, round=1)
+            node.turn()
+    state = deliver(world, left, until=began + 300.0)
+    assert (state.phase, state.round, {*names(state)}) == (Phase.RUNNING, 2, {node.member.name for node in left})
+    assert world.now - began < 6.0
+
+
+@pytest.mark.usefixtures("rare_readings")
+def test_a_node_whose_turn_has_come_stops_to_read_when_it_sees_that_a_leader_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run may wait long for more nodes, and each reading is a listing of all leases."""
+    monkeypatch.setattr(leaders, "_WATCHERS", 0)
+    world = make_world(tmp_path, 21, 30)
+    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=20).member) for i, name in named(20)]
+    found = {node.member.name: readings(node, monkeypatch) for node in nodes}
+    state = deliver(world, nodes, until=world.now + 200.0)
+    assert state.phase is Phase.JOINING
+    assert [name for name, times in found.items() if len(times) > 20] == ["a", "b", "c"], "the leaders"
+    assert {len(found[name]) for name in [*found][6:]} <= {2, 3, 4}
