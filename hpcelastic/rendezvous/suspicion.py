@@ -93,10 +93,6 @@ class Suspicions:
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
 
         self._suspects: dict[str, _Suspect] = {}
-        self._leads_until = inf
-        """The time until which this node may have to lead the next round after lost ones; infinite while a round runs.
-        Later the leases of lost leaders have expired, and others lead."""
-
     @property
     def gone(self) -> frozenset[str]:
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
@@ -199,10 +195,6 @@ class Suspicions:
     def keep(self) -> None:
         """Forget nodes that are not members of the round, or no neighbours, and defer looks once it has ended."""
         state, members = self._known.state, self._known.state.ranks
-        if state.phase is not Phase.JOINING:
-            self._leads_until = inf
-        elif self._leads_until == inf:
-            self._leads_until = self._clock() + 2 * self._leases.expiry
         near = {participant.node for participant in around(state, self._node)}
         self._gone = {node: proof for node, proof in self._gone.items() if node in members}
         self._silent = {node: times for node, times in self._silent.items() if node in near}
@@ -218,21 +210,13 @@ class Suspicions:
         self._suspects[node] = replace(suspect, turn=max(suspect.turn, later), deferred=True)
 
     def reads(self) -> Iterator[float]:
-        """Yield the seconds until this node must read the leases, because others may not do so.
-
-        It reads those of silent neighbours, to know their renewals and when they have expired. While a large round
-        forms, the first live node after lost ones reads the leases too. All leaders may be among these.
-        """
+        """Yield the seconds until this node must read the leases of silent neighbours, to know their renewals and when
+        they have expired."""
         now, state, looked_at = self._clock(), self._known.state, self._leases.looked_at
-        large = is_large(len(state.participants))
-        alone = large and len(self._silent) == len(around(state, self._node))  # the leaders know whether others live
+        # If a node hears no neighbour, the leaders know whether they live.
+        alone = is_large(len(state.participants)) and len(self._silent) == len(around(state, self._node))
         for node, (since, due) in self._silent.items():
             if looked_at < since:
                 yield due - now
             elif not alone and looked_at < (expires := self._leases.observer.expires(node) + _EXPIRY_DELAY) < inf:
                 yield expires - now
-        rank = state.ranks.get(self._node)
-        if rank and large and not alone and state.phase is Phase.JOINING and now < self._leads_until:
-            before = state.participants[rank - 1].node
-            if before in self._gone or before in self._suspects or before in self._silent:
-                yield max(1.0, _DEFERRAL * len(state.participants))

@@ -3,6 +3,7 @@
 from tests.protocol.under_test import (
     CHANNEL,
     CHECKPOINT_FILES,
+    DECIDE,
     ELASTIC,
     FENCE,
     FILES,
@@ -31,6 +32,7 @@ from tests.protocol.under_test import (
     SIGNAL_RESOLUTION,
     SUSPICION,
     TRANSFER,
+    TURNS,
     WORKERS,
     Patch,
 )
@@ -198,10 +200,20 @@ MUTANTS = {
         SUSPICION, "self._silent.setdefault(node, (now, due))", "self._silent[node] = (now, due)"
     ),
     "a node that hears no neighbour looks at each expiry": Patch(SUSPICION, "elif not alone and", "elif"),
-    "many nodes with the same order look at once": Patch(
-        LEADERS, "return own.order if is_large(own.job_nodes) else", "return own.order if True else"
+    "a failure that cannot be read counts as the last one": Patch(
+        DECIDE,
+        "    failures = _failures(state, view)\n    if cause",
+        "    failures = _failures(state, view) or state.failures\n    if cause",
     ),
-    "a node that hears no neighbour looks for ever while a round forms": Patch(SUSPICION, "and not alone and", "and"),
+    "drained incarnations are never forgotten": Patch(
+        DECIDE, "for node in state.retired if node in view.nodes", "for node in state.retired"
+    ),
+    "drained incarnations that may return are forgotten": Patch(
+        DECIDE, "for node in state.retired if node in view.nodes", "for node in state.retired if node in nodes_there"
+    ),
+    "many nodes with the same order look at once": Patch(
+        LEADERS, "is_large(nodes) and not is_large(job_nodes) else order", "False else order"
+    ),
     "a link that is made again stays suspect": Patch(SUSPICION, "        self._suspects.pop(node, None)\n", ""),
     "a silent node stays so after it is no neighbour any more": Patch(
         SUSPICION, "self._silent.items() if node in near}", "self._silent.items() if node in members}"
@@ -210,17 +222,50 @@ MUTANTS = {
         SUSPICION, "with contextlib.suppress(StoreError):  #", "with contextlib.nullcontext():  #"
     ),
     "a small job that continues a large run waits for dead leaders": Patch(
-        LEADERS,
-        "is_large(max(own.job_nodes, 0 if own.node in state.ranks else _newcomers(state, leases)))",
-        "is_large(own.job_nodes)",
+        LEADERS, "if ready and is_large(nodes) else", "if ready and is_large(own.job_nodes) else"
     ),
     "many nodes of small jobs that continue a small run wait for dead leaders": Patch(
-        LEADERS, "max(1, len(state.participants), leases)", "max(1, len(state.participants))"
+        OBSERVED_LEASES, "max(self._count, len(self._known", "max(len(self._known"
+    ),
+    "members of small jobs do not stand in": Patch(
+        LEADERS,
+        "own.node_state is NodeState.READY\n    return _turn",
+        "own.node_state is NodeState.READY and own.node not in state.ranks\n    return _turn",
+    ),
+    "a turn jumps with the number of nodes": Patch(
+        LEADERS, "int(_share(node) * nodes) if", "crc32(node.encode()) % nodes if"
+    ),
+    "the turns of nodes are evenly apart": Patch(
+        LEADERS, "max(_TURN_INTERVAL * log2((place + 1) / COUNT), place / _MAX_TURN_RATE)", "place * _TURN_INTERVAL"
+    ),
+    "very many nodes look in a second": Patch(LEADERS, ", place / _MAX_TURN_RATE)", ", 0.0)"),
+    "a node that has left leads": Patch(LEADERS, " and not _has_left(view, p.node))", ")"),
+    "nodes that are not ready lead": Patch(LEADERS, "if m.node_state is NodeState.READY and m.round", "if m.round"),
+    "of many nodes others lead than those that look first": Patch(
+        LEADERS, "key=lambda m: (_place(m, nodes), m.node)", "key=lambda m: (m.order, m.node)"
+    ),
+    "others are known to lead than those that look first": Patch(
+        LEASE_NAMES, 'place(text.partition("~")[0], int(order), int(job_nodes), len(texts))', "int(order)"
+    ),
+    "a node waits for its next poll before its turn begins": Patch(
+        RENDEZVOUS, "            self._await_turns(self._leaders())\n", ""
+    ),
+    "a node whose turn has come reads for ever": Patch(
+        TURNS, "if left < inf and not any(", "if left < inf and (True or "
+    ),
+    "a renewal that a node sees at its first look proves that a leader lives": Patch(
+        TURNS, ">= self._second_look", ">= self._first_look"
     ),
     "no node outside a round watches its members": Patch(
-        RENDEZVOUS, "if watches(state, published, nodes):", "if False:"
+        TURNS, "if watches(state, own, self._leases.size):", "if False:"
     ),
-    "all nodes outside a round watch its members": Patch(LEADERS, "max(1, nodes // _WATCHERS)", "1"),
+    "a few nodes outside a large round do not watch its members": Patch(
+        LEADERS, "max(1, nodes - len(state.participants))", "max(1, nodes)"
+    ),
+    "all nodes outside a round watch its members": Patch(LEADERS, "_share(own.node) * outside < _WATCHERS", "True"),
+    "no node watches the leaders while a round forms": Patch(
+        LEADERS, "is_large(nodes) and _share(own.node)", "False and _share(own.node)"
+    ),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
     ),
@@ -231,17 +276,10 @@ MUTANTS = {
         LEADERS, "range(start, min(start + size, count))", "range(start, count)"
     ),
     "no node stands in for the first nodes of a large job": Patch(
-        LEADERS,
-        "_place(state, own, leases) // COUNT * _STAND_IN_INTERVAL if",
-        "(0.0 if own.order < COUNT else float('inf')) if",
+        LEADERS, "_turn(_place(own, nodes)) if", "(0.0 if own.order < COUNT else inf) if"
     ),
-    "a node stands in only if it polls by chance": Patch(
-        RENDEZVOUS, "if left > -2 * self._leases.expiry:", "if False:"
-    ),
-    "a node that stands in looks once": Patch(RENDEZVOUS, "> -2 * self._leases.expiry:", "> 0:"),
-    "no node leads after nodes that are lost": Patch(
-        SUSPICION, "if before in self._gone or before in self._suspects or before in self._silent:", "if False:"
-    ),
+    "a node stands in only if it polls by chance": Patch(TURNS, "if left < inf and", "if False and"),
+    "a node that stands in looks once": Patch(TURNS, "if left < inf and", "if 0 < left < inf and"),
     "a false report of a death is never withdrawn": Patch(
         SUSPICION, "if versions.get(node, proof.version) == proof.version:", "if True:"
     ),
@@ -626,21 +664,35 @@ BY_TESTS = {
     ),
     "each report of a silence is another one": "tests/rendezvous/test_notifications.py",
     "a node that hears no neighbour looks at each expiry": "tests/rendezvous/test_notifications.py",
+    "a failure that cannot be read counts as the last one": "tests/protocol/test_decide.py",
+    "drained incarnations are never forgotten": "tests/protocol/test_decide.py",
+    "drained incarnations that may return are forgotten": "tests/protocol/test_decide.py",
     "many nodes with the same order look at once": "tests/protocol/test_leaders.py",
-    "a node that hears no neighbour looks for ever while a round forms": "tests/rendezvous/test_notifications.py",
     "a link that is made again stays suspect": "tests/rendezvous/test_notifications.py",
     "a silent node stays so after it is no neighbour any more": "tests/rendezvous/test_notifications.py",
     "a listing that fails when a link breaks ends the turn": "tests/rendezvous/test_notifications.py",
     "a small job that continues a large run waits for dead leaders": "tests/protocol/test_leaders.py",
-    "many nodes of small jobs that continue a small run wait for dead leaders": "tests/protocol/test_leaders.py",
-    "no node outside a round watches its members": "tests/rendezvous/test_notifications.py",
+    "many nodes of small jobs that continue a small run wait for dead leaders": "tests/rendezvous/test_turns.py",
+    "members of small jobs do not stand in": "tests/protocol/test_leaders.py",
+    "a turn jumps with the number of nodes": "tests/protocol/test_leaders.py",
+    "the turns of nodes are evenly apart": "tests/protocol/test_leaders.py",
+    "very many nodes look in a second": "tests/protocol/test_leaders.py",
+    "a node that has left leads": "tests/protocol/test_leaders.py",
+    "nodes that are not ready lead": "tests/protocol/test_leaders.py",
+    "of many nodes others lead than those that look first": "tests/protocol/test_leaders.py",
+    "others are known to lead than those that look first": "tests/storage/test_lease_names.py",
+    "a node waits for its next poll before its turn begins": "tests/rendezvous/test_turns.py",
+    "a node whose turn has come reads for ever": "tests/rendezvous/test_turns.py",
+    "a renewal that a node sees at its first look proves that a leader lives": "tests/rendezvous/test_turns.py",
+    "a few nodes outside a large round do not watch its members": "tests/protocol/test_leaders.py",
+    "no node watches the leaders while a round forms": "tests/protocol/test_leaders.py",
+    "no node outside a round watches its members": "tests/rendezvous/test_turns.py",
     "all nodes outside a round watch its members": "tests/protocol/test_leaders.py",
-    "a node that stands in looks once": "tests/rendezvous/test_notifications.py",
+    "a node that stands in looks once": "tests/rendezvous/test_turns.py",
     "the leaders of a large round are neighbours": "tests/protocol/test_leaders.py",
     "a third without a live member has a leader": "tests/protocol/test_leaders.py",
     "no node stands in for the first nodes of a large job": "tests/protocol/test_leaders.py",
-    "a node stands in only if it polls by chance": "tests/rendezvous/test_notifications.py",
-    "no node leads after nodes that are lost": "tests/rendezvous/test_notifications.py",
+    "a node stands in only if it polls by chance": "tests/rendezvous/test_turns.py",
     "a false report of a death is never withdrawn": "tests/rendezvous/test_notifications.py",
     "the own lease is renewed after a look at that of a neighbour": "tests/rendezvous/test_notifications.py",
     "only the first of several losses makes the lease longer": "tests/rendezvous/test_rendezvous.py",

@@ -25,6 +25,7 @@ RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.
 KNOWN, OBSERVED_LEASES = "hpcelastic.rendezvous.known", "hpcelastic.rendezvous.observed_leases"
 RUN, LEASE_KEEPER = "hpcelastic.rendezvous.run", "hpcelastic.rendezvous.lease_keeper"
 SUSPICION, PROBES = "hpcelastic.rendezvous.suspicion", "hpcelastic.rendezvous.probes"
+TURNS = "hpcelastic.rendezvous.turns"
 HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_main", "hpcelastic.protocol.node"
 SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
 CONNECT, FILE_BACKEND = "hpcelastic.backends.connect", "hpcelastic.backends.files"

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hpcelastic.protocol.state import Failure, Member, NodeState
+from hpcelastic.protocol.leaders import leaders
+from hpcelastic.protocol.settings import NodeRange, Settings
+from hpcelastic.protocol.state import Failure, Member, NodeState, Seen, State, View
 from hpcelastic.storage.lease_names import (
     MAX_NAME_LENGTH,
     LeaseName,
@@ -189,6 +191,15 @@ def test_the_first_nodes_follow_from_the_names() -> None:
     assert [m.order for m in found] == [1, 2, 3]
     assert found[1] == members[1]
     assert first_ready_members(others, 3) == []
+
+
+def test_of_many_nodes_of_small_jobs_the_first_ones_are_those_that_look_first() -> None:
+    members = [
+        Member(f"n{i}@0-ab", NodeState.READY, 0, 1, f"10.0.0.{i}", 4000, job=f"{i}.0", job_nodes=1) for i in range(200)
+    ]
+    found = first_ready_members([lease_name(m.node, 1, 1, summary(m)) for m in members], 3)
+    state = State("run", Settings(NodeRange(1, 200)))
+    assert found == leaders(state, View({m.node: Seen(m, alive=True) for m in members}), 200)
 
 
 def test_counters_are_compared_as_numbers() -> None:
