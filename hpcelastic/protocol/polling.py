@@ -59,7 +59,7 @@ class PollSchedule:
         """The duration of this node's lease, in seconds."""
 
         self._clock = clock
-        self._regular = self._next_read = float("inf")
+        self._regular = self._next_read = self._turn = float("inf")
         self._notified = self._polled = self._earliest = float("-inf")
         self._result: PollResult | None = None
 
@@ -76,12 +76,12 @@ class PollSchedule:
     @property
     def read_due(self) -> bool:
         """True if it is time to read the leases as well."""
-        return self._clock() >= self._next_read
+        return self._clock() >= min(self._next_read, self._turn)
 
     @property
     def pause(self) -> float:
         """Seconds until the next poll."""
-        return max(min(self._regular, self._next_read, self._notified), self._earliest) - self._clock()
+        return max(min(self._regular, self._next_read, self._turn, self._notified), self._earliest) - self._clock()
 
     def record_poll(self, started: float, result: PollResult, read: bool) -> None:
         """Schedule the next poll after one that has ``read`` the leases, or has not.
@@ -123,6 +123,10 @@ class PollSchedule:
     def read_within(self, seconds: float) -> None:
         """Read the leases again after ``seconds`` at the latest."""
         self._next_read = min(self._next_read, self._clock() + seconds)
+
+    def read_at_turn(self, seconds: float) -> None:
+        """Read the leases after ``seconds``; not at a turn if that is infinite. This replaces the turn before."""
+        self._turn = self._clock() + seconds
 
     def _poll_interval(self, result: PollResult) -> float:
         if result.urgent:

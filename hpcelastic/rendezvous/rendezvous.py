@@ -243,18 +243,13 @@ class Rendezvous:
         self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.reads():
             self._schedule.read_within(seconds)
-        self._await_turns(found)
+        self._schedule.read_at_turn(self._turns.until_reading(found))
         if self._changes:
             self._schedule.read_within(self._times.poll)
         if (left := self._turns.pause) > 0:
             self._schedule.poll_within(left)
         self._notify_leaders()
         return rank
-
-    def _await_turns(self, found: Sequence[Participant | Member]) -> None:
-        """Read the leases when it is our turn to see whether the leaders that were ``found`` live."""
-        for seconds in self._turns.reads(found):
-            self._schedule.read_within(seconds)
 
     def _probe(self, state: State, busy: Collection[str], rank: int) -> None:
         """Probe the nodes that the round waits for, or their neighbours, each from time to time."""
@@ -310,7 +305,7 @@ class Rendezvous:
         if member != before:
             self._turns.begin()
             self._published(member, before)
-            self._await_turns(self._leaders())
+            self._schedule.read_at_turn(self._turns.until_reading(self._leaders()))
 
     def _with_dead(self, member: Member) -> Member:
         """Look at the leases of suspected nodes, and return ``member`` with those that are gone."""

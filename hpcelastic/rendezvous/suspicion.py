@@ -93,6 +93,7 @@ class Suspicions:
         """Neighbours of which no process is left, neither of the agent nor of its workers."""
 
         self._suspects: dict[str, _Suspect] = {}
+
     @property
     def gone(self) -> frozenset[str]:
         """Neighbours of which no process is left, neither of the agent nor of its workers."""

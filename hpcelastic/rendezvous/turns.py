@@ -3,7 +3,7 @@
 Each look is a listing of all leases, so the nodes look one after the other; see `hpcelastic.protocol.leaders`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from math import inf
 
 from hpcelastic.protocol.leaders import first_turn, stand_in_turn, watches
@@ -41,24 +41,26 @@ class Turns:
         begins = not state.participants and not self._leases.nodes
         return self._since + first_turn(own) - self._clock() if joins or begins else 0.0
 
-    def reads(self, leaders: Iterable[Participant | Member]) -> Iterator[float]:
-        """Yield the seconds until this node must read the leases, because the ``leaders`` may be dead.
+    def until_reading(self, leaders: Iterable[Participant | Member]) -> float:
+        """Return the seconds until this node must read the leases, because the ``leaders`` may be dead; infinity if it
+        need not.
 
         From its turn on it reads them, until it sees that one of these renews its lease.
         """
         own, state, looked_at = self._lease.published, self._known.state, self._leases.looked_at
         if own is None:
-            return
-        duration = self._lease.duration.seconds
-        left = self._since + stand_in_turn(state, own, self._leases.size) - self._clock()
+            return inf
         if self._since <= looked_at < self._first_look:
             self._first_look = looked_at
         elif self._first_look < looked_at < self._second_look:
             self._second_look = looked_at
-        if left < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
-            yield max(left, duration / 4)
+        duration, last, due = self._lease.duration.seconds, max(looked_at, self._since), inf
+        turn = stand_in_turn(state, own, self._leases.size)
+        if turn < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
+            due = max(self._since + turn, last + duration / 4)
         if watches(state, own, self._leases.size):
-            yield 2 * duration
+            due = min(due, last + 2 * duration)
+        return due - self._clock()
 
     def _renews(self, node: str) -> bool:
         """Return whether a node has renewed its lease between two readings since the turns began."""

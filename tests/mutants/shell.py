@@ -248,10 +248,13 @@ MUTANTS = {
         LEASE_NAMES, 'place(text.partition("~")[0], int(order), int(job_nodes), len(texts))', "int(order)"
     ),
     "a node waits for its next poll before its turn begins": Patch(
-        RENDEZVOUS, "            self._await_turns(self._leaders())\n", ""
+        RENDEZVOUS, "            self._schedule.read_at_turn(self._turns.until_reading(self._leaders()))\n", ""
+    ),
+    "a node reads at its turn although a round has formed": Patch(
+        POLLING, "self._turn = self._clock() + seconds", "self._turn = min(self._turn, self._clock() + seconds)"
     ),
     "a node whose turn has come reads for ever": Patch(
-        TURNS, "if left < inf and not any(", "if left < inf and (True or "
+        TURNS, "if turn < inf and not any(", "if turn < inf and (True or "
     ),
     "a renewal that a node sees at its first look proves that a leader lives": Patch(
         TURNS, ">= self._second_look", ">= self._first_look"
@@ -278,8 +281,10 @@ MUTANTS = {
     "no node stands in for the first nodes of a large job": Patch(
         LEADERS, "_turn(_place(own, nodes)) if", "(0.0 if own.order < COUNT else inf) if"
     ),
-    "a node stands in only if it polls by chance": Patch(TURNS, "if left < inf and", "if False and"),
-    "a node that stands in looks once": Patch(TURNS, "if left < inf and", "if 0 < left < inf and"),
+    "a node stands in only if it polls by chance": Patch(TURNS, "if turn < inf and", "if False and"),
+    "a node that stands in looks once": Patch(
+        TURNS, "max(self._since + turn, last + duration / 4)", "self._since + turn if looked_at < self._since else inf"
+    ),
     "a false report of a death is never withdrawn": Patch(
         SUSPICION, "if versions.get(node, proof.version) == proof.version:", "if True:"
     ),
@@ -682,6 +687,7 @@ BY_TESTS = {
     "of many nodes others lead than those that look first": "tests/protocol/test_leaders.py",
     "others are known to lead than those that look first": "tests/storage/test_lease_names.py",
     "a node waits for its next poll before its turn begins": "tests/rendezvous/test_turns.py",
+    "a node reads at its turn although a round has formed": "tests/rendezvous/test_turns.py",
     "a node whose turn has come reads for ever": "tests/rendezvous/test_turns.py",
     "a renewal that a node sees at its first look proves that a leader lives": "tests/rendezvous/test_turns.py",
     "a few nodes outside a large round do not watch its members": "tests/protocol/test_leaders.py",

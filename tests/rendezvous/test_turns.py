@@ -9,7 +9,7 @@ import pytest
 
 from hpcelastic.protocol import leaders, polling
 from hpcelastic.protocol.codec import encode
-from hpcelastic.protocol.decide import drain, reopen
+from hpcelastic.protocol.decide import checkpoint, drain, reopen
 from hpcelastic.protocol.state import NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import OwnLease
@@ -162,3 +162,17 @@ def test_a_node_whose_turn_has_come_stops_to_read_when_it_sees_that_a_leader_liv
     assert state.phase is Phase.JOINING
     assert [name for name, times in found.items() if len(times) > 20] == ["a", "b", "c"], "the leaders"
     assert {len(found[name]) for name in [*found][6:]} <= {2, 3, 4}
+
+
+@pytest.mark.usefixtures("rare_readings")
+def test_a_node_whose_turn_has_not_come_when_a_round_forms_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, nodes = running(tmp_path, 12)
+    found = [readings(node, monkeypatch) for node in nodes[6:8]]
+    steer_run(world.backend, "user", checkpoint)
+    nodes[0].rendezvous.poll_again()
+    state = deliver(world, nodes, until=world.now + 10.0)
+    assert (state.phase, state.round) == (Phase.RUNNING, 2)
+    deliver(world, nodes, until=world.now + 60.0)
+    assert found == [[], []]
