@@ -197,9 +197,9 @@ class Rendezvous:
         return seen, again
 
     def _acts_first(self, state: State) -> bool:
-        """Return whether this leader stops or starts workers before it reads the leases."""
+        """Return whether this node stops or starts workers before it reads the leases."""
         own = self._lease.published
-        if own is None or self._leader_rank() is None:
+        if own is None:
             return False
         starts = state.phase is Phase.RUNNING and self._node in state.ranks and own.round < state.round
         return starts or (state.phase is Phase.JOINING and own.node_state is NodeState.RUNNING)

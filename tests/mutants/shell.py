@@ -211,6 +211,11 @@ MUTANTS = {
     "drained incarnations that may return are forgotten": Patch(
         DECIDE, "for node in state.retired if node in view.nodes", "for node in state.retired if node in nodes_there"
     ),
+    "a node that is no leader reads the leases before it starts its workers": Patch(
+        RENDEZVOUS,
+        "if own is None:\n            return False\n        starts",
+        "if own is None or self._leader_rank() is None:\n            return False\n        starts",
+    ),
     "many nodes with the same order look at once": Patch(
         LEADERS, "is_large(nodes) and not is_large(job_nodes) else order", "False else order"
     ),
@@ -672,6 +677,7 @@ BY_TESTS = {
     "a failure that cannot be read counts as the last one": "tests/protocol/test_decide.py",
     "drained incarnations are never forgotten": "tests/protocol/test_decide.py",
     "drained incarnations that may return are forgotten": "tests/protocol/test_decide.py",
+    "a node that is no leader reads the leases before it starts its workers": "tests/rendezvous/test_notifications.py",
     "many nodes with the same order look at once": "tests/protocol/test_leaders.py",
     "a link that is made again stays suspect": "tests/rendezvous/test_notifications.py",
     "a silent node stays so after it is no neighbour any more": "tests/rendezvous/test_notifications.py",

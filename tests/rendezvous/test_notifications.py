@@ -870,3 +870,24 @@ def test_a_leader_reads_again_soon_although_the_register_was_slow(
     b.step()
     b.rendezvous.receive(Notification(0))
     assert b.rendezvous.pause() == pytest.approx(0.5), "as long as it has read the leases"
+
+
+def test_a_node_starts_its_workers_before_it_reads_the_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a large run the reading waits behind the requests of all other nodes."""
+    world, nodes = running(tmp_path, 5)
+    *others, last = nodes
+    steer_run(world.backend, "user", checkpoint)
+    for node in (last, *others, *others):
+        world.now += 0.5
+        node.rendezvous.poll_again()
+        node.turn()
+        node.rendezvous.renew(node.member)
+    assert nodes[0].member.round == 2
+    found = readings(last, monkeypatch)
+    for number in (0, 1):
+        world.now += 0.5
+        last.rendezvous.poll_again()
+        last.rendezvous._schedule.read_within(0.0)
+        state = last.turn()
+        assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
+        assert len(found) == number
