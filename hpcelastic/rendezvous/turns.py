@@ -20,10 +20,13 @@ class Turns:
         self, leases: ObservedLeases, known: KnownState, lease: LeaseKeeper, clock: Callable[[], float]
     ) -> None:
         self._leases, self._known, self._lease, self._clock = leases, known, lease, clock
+        self._phase = known.state.phase, known.state.round
+        """The phase of the run, and the round, in which the turns have begun."""
+
         self.begin()
 
     def begin(self) -> None:
-        """The content of the own lease has changed."""
+        """The content of the own lease, or the phase of the run, has changed."""
         self._since = self._clock()
         self._first_look = self._second_look = inf
         """The times of the first two readings of the leases since then; infinite before them."""
@@ -50,6 +53,9 @@ class Turns:
         own, state, looked_at = self._lease.published, self._known.state, self._leases.looked_at
         if own is None:
             return inf
+        if self._phase != (state.phase, state.round):
+            self._phase = state.phase, state.round
+            self.begin()
         if self._since <= looked_at < self._first_look:
             self._first_look = looked_at
         elif self._first_look < looked_at < self._second_look:

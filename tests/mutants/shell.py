@@ -216,6 +216,9 @@ MUTANTS = {
         "if own is None:\n            return False\n        starts",
         "if own is None or self._leader_rank() is None:\n            return False\n        starts",
     ),
+    "the turns of nodes that wait are long past when a round ends": Patch(
+        TURNS, "if self._phase != (state.phase, state.round):", "if False:"
+    ),
     "many nodes with the same order look at once": Patch(
         LEADERS, "is_large(nodes) and not is_large(job_nodes) else order", "False else order"
     ),
@@ -678,6 +681,7 @@ BY_TESTS = {
     "drained incarnations are never forgotten": "tests/protocol/test_decide.py",
     "drained incarnations that may return are forgotten": "tests/protocol/test_decide.py",
     "a node that is no leader reads the leases before it starts its workers": "tests/rendezvous/test_notifications.py",
+    "the turns of nodes that wait are long past when a round ends": "tests/rendezvous/test_turns.py",
     "many nodes with the same order look at once": "tests/protocol/test_leaders.py",
     "a link that is made again stays suspect": "tests/rendezvous/test_notifications.py",
     "a silent node stays so after it is no neighbour any more": "tests/rendezvous/test_notifications.py",

@@ -176,3 +176,26 @@ def test_a_node_whose_turn_has_not_come_when_a_round_forms_does_not_read(
     assert (state.phase, state.round) == (Phase.RUNNING, 2)
     deliver(world, nodes, until=world.now + 60.0)
     assert found == [[], []]
+
+
+@pytest.mark.usefixtures("rare_readings")
+def test_the_turns_of_nodes_that_wait_begin_when_a_round_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have been ready for long, and must not all look at once."""
+    monkeypatch.setattr(leaders, "_WATCHERS", 0)
+    world = make_world(tmp_path, 1, 2)
+    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=20).member) for i, name in named(20)]
+    state = deliver(world, nodes, until=world.now + LAST_CALL + 60.0)
+    left = [node for node in nodes if node.member.node not in state.ranks]
+    assert state.phase is Phase.RUNNING and len(left) == 18
+    for node in left:
+        node.set_state(NodeState.READY, state.round)  # as a standby of this round
+    deliver(world, left, until=world.now + 60.0)
+    found = [readings(node, monkeypatch) for node in left]
+    steer_run(world.backend, "user", checkpoint)
+    for node in left:
+        node.rendezvous.poll_again()
+        node.turn()
+    for times in found:
+        times.clear()
+    deliver(world, left, until=world.now + LEASE / 4 + 1.0)
+    assert 0 < sum(bool(times) for times in found) < 10
