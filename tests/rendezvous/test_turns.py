@@ -28,6 +28,12 @@ from tests.rendezvous.nodes import (
 )
 
 
+def nodes_of(world: World, count: int, jobs: int = 1, **fields: object) -> list[NotifiedNode]:
+    """Return the nodes of so many jobs of equal size. ``fields`` are those of their members."""
+    places = [{"order": i // jobs, "job": f"{i % jobs}.0", "job_nodes": count // jobs} for i in range(count)]
+    return [NotifiedNode(world, world.node(name, **places[i], **fields).member) for i, name in named(count)]
+
+
 @pytest.mark.parametrize("jobs", [1, 10], ids=["one job", "a job for each"])
 @pytest.mark.usefixtures("rare_readings")
 def test_many_waiting_nodes_continue_a_round_of_which_all_members_are_lost(
@@ -36,10 +42,7 @@ def test_many_waiting_nodes_continue_a_round_of_which_all_members_are_lost(
     """No link tells them of the loss."""
     monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.1)
     world = make_world(tmp_path, 1, 2)
-    nodes = [
-        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=10 // jobs).member)
-        for i, name in named(10)
-    ]
+    nodes = nodes_of(world, 10, jobs)
     state = deliver(world, nodes, until=world.now + LAST_CALL + 10.0)
     left, began = [node for node in nodes if node.member.node not in state.ranks], world.now
     assert state.phase is Phase.RUNNING and len(left) >= 8
@@ -59,10 +62,7 @@ def test_many_nodes_form_their_first_round_without_the_first_of_them(
 ) -> None:
     monkeypatch.setattr(polling, "_MAX_POLL_RATE", 0.01)
     world, began = make_world(tmp_path, 2, 8), 1000.0
-    nodes = [
-        NotifiedNode(world, world.node(name, order=i // jobs, job=f"{i % jobs}.0", job_nodes=8 // jobs).member)
-        for i, name in named(8)
-    ]
+    nodes = nodes_of(world, 8, jobs)
     for node in nodes[: len(dead)]:
         node.turn()  # it publishes that it is ready, and dies
     state = deliver(world, nodes[len(dead) :], until=began + 20 * DEAD)
@@ -95,12 +95,7 @@ def test_a_few_nodes_soon_continue_a_run_that_was_large(
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
     world, state = large_round_without_members(tmp_path, 600)
     assert world.backend.register("test").commit(2, encode(reopen(state, world.settings)))
-    nodes = [
-        NotifiedNode(
-            world, world.node(name, round=1, order=0 if jobs else i, job="2.0", job_nodes=1 if jobs else waiting).member
-        )
-        for i, name in named(waiting)
-    ]
+    nodes = nodes_of(world, waiting, waiting if jobs else 1, round=1)
     nodes[0].turn()
     began = world.now
     state = deliver(world, nodes, until=began + 1000.0)
@@ -156,7 +151,7 @@ def test_a_node_whose_turn_has_come_stops_to_read_when_it_sees_that_a_leader_liv
     """The run may wait long for more nodes, and each reading is a listing of all leases."""
     monkeypatch.setattr(leaders, "_WATCHERS", 0)
     world = make_world(tmp_path, 21, 30)
-    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=20).member) for i, name in named(20)]
+    nodes = nodes_of(world, 20)
     found = {node.member.name: readings(node, monkeypatch) for node in nodes}
     state = deliver(world, nodes, until=world.now + 200.0)
     assert state.phase is Phase.JOINING
@@ -183,7 +178,7 @@ def test_the_turns_of_nodes_that_wait_begin_when_a_round_ends(tmp_path: Path, mo
     """They have been ready for long, and must not all look at once."""
     monkeypatch.setattr(leaders, "_WATCHERS", 0)
     world = make_world(tmp_path, 1, 2)
-    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=20).member) for i, name in named(20)]
+    nodes = nodes_of(world, 20)
     state = deliver(world, nodes, until=world.now + LAST_CALL + 60.0)
     left = [node for node in nodes if node.member.node not in state.ranks]
     assert state.phase is Phase.RUNNING and len(left) == 18
