@@ -84,15 +84,15 @@ def stand_in_turn(state: State, own: Member, nodes: int) -> float:
 def watches(state: State, own: Member, nodes: int) -> bool:
     """Return whether a node that waits reads the leases as often as the members of a round that runs.
 
-    All members may be lost, and the leaders of many nodes while a round forms. About ten of the nodes that wait find
-    that, however many of all ``nodes`` they are.
+    All members may be lost, and the leaders of many nodes while a round forms. About ten of the nodes outside the last
+    round find that, however many of all ``nodes`` they are, and ten others.
     """
     if own.node_state is not NodeState.READY or state.phase.final:
         return False
+    outside = 0 if own.node in state.ranks else nodes - len(state.participants)
     if state.phase is Phase.RUNNING:
-        outside = max(1, nodes - len(state.participants))
-        return own.node not in state.ranks and _share(own.node) * outside < _WATCHERS
-    return is_large(nodes) and _share(own.node) * nodes < _WATCHERS
+        return own.node not in state.ranks and _share(own.node) * max(1, outside) < _WATCHERS
+    return is_large(nodes) and _share(own.node) * (outside or nodes) < _WATCHERS
 
 
 def place(node: str, order: int, job_nodes: int, nodes: int) -> int:

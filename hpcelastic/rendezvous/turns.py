@@ -12,6 +12,9 @@ from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
+_EXPIRY_DELAY = 0.01
+"""Seconds after the expiry of a lease at which it has certainly expired."""
+
 
 class Turns:
     """The turns of the node whose lease is ``lease``, in the state that is ``known``. ``clock`` returns seconds."""
@@ -48,7 +51,7 @@ class Turns:
         """Return the seconds until this node must read the leases, because the ``leaders`` may be dead; infinity if it
         need not.
 
-        From its turn on it reads them, until it sees that one of these renews its lease.
+        From its turn on it reads them, until it sees that one of these renews its lease, or that all are dead.
         """
         own, state, looked_at = self._lease.published, self._known.state, self._leases.looked_at
         if own is None:
@@ -61,9 +64,11 @@ class Turns:
         elif self._first_look < looked_at < self._second_look:
             self._second_look = looked_at
         duration, last, due = self._lease.duration.seconds, max(looked_at, self._since), inf
-        turn = stand_in_turn(state, own, self._leases.size)
+        turn = self._since + stand_in_turn(state, own, self._leases.size)
         if turn < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
-            due = max(self._since + turn, last + duration / 4)
+            if self._second_look < inf:  # leases that have not changed since the first look expire
+                turn = self._first_look + self._leases.expiry + _EXPIRY_DELAY
+            due = max(turn, last + duration / 4)
         if watches(state, own, self._leases.size):
             due = min(due, last + 2 * duration)
         return due - self._clock()

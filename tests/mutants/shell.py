@@ -271,11 +271,19 @@ MUTANTS = {
         TURNS, "if watches(state, own, self._leases.size):", "if False:"
     ),
     "a few nodes outside a large round do not watch its members": Patch(
-        LEADERS, "max(1, nodes - len(state.participants))", "max(1, nodes)"
+        LEADERS, "else nodes - len(state.participants)", "else nodes"
     ),
-    "all nodes outside a round watch its members": Patch(LEADERS, "_share(own.node) * outside < _WATCHERS", "True"),
+    "all nodes outside a round watch its members": Patch(
+        LEADERS, "_share(own.node) * max(1, outside) < _WATCHERS", "True"
+    ),
     "no node watches the leaders while a round forms": Patch(
         LEADERS, "is_large(nodes) and _share(own.node)", "False and _share(own.node)"
+    ),
+    "a few nodes outside a round that has ended do not watch its members": Patch(
+        LEADERS, "_share(own.node) * (outside or nodes)", "_share(own.node) * nodes"
+    ),
+    "a node whose turn has come reads until it sees that a leader is dead": Patch(
+        TURNS, "            if self._second_look < inf:", "            if False:"
     ),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
@@ -289,9 +297,9 @@ MUTANTS = {
     "no node stands in for the first nodes of a large job": Patch(
         LEADERS, "_turn(_place(own, nodes)) if", "(0.0 if own.order < COUNT else inf) if"
     ),
-    "a node stands in only if it polls by chance": Patch(TURNS, "if turn < inf and", "if False and"),
+    "a node stands in only if it polls by chance": Patch(TURNS, "if turn < inf and not any", "if False and not any"),
     "a node that stands in looks once": Patch(
-        TURNS, "max(self._since + turn, last + duration / 4)", "self._since + turn if looked_at < self._since else inf"
+        TURNS, "due = max(turn, last + duration / 4)", "due = turn if looked_at < self._since else inf"
     ),
     "a false report of a death is never withdrawn": Patch(
         SUSPICION, "if versions.get(node, proof.version) == proof.version:", "if True:"
@@ -701,6 +709,8 @@ BY_TESTS = {
     "a node whose turn has come reads for ever": "tests/rendezvous/test_turns.py",
     "a renewal that a node sees at its first look proves that a leader lives": "tests/rendezvous/test_turns.py",
     "a few nodes outside a large round do not watch its members": "tests/protocol/test_leaders.py",
+    "a few nodes outside a round that has ended do not watch its members": "tests/rendezvous/test_turns.py",
+    "a node whose turn has come reads until it sees that a leader is dead": "tests/rendezvous/test_turns.py",
     "no node watches the leaders while a round forms": "tests/protocol/test_leaders.py",
     "no node outside a round watches its members": "tests/rendezvous/test_turns.py",
     "all nodes outside a round watch its members": "tests/protocol/test_leaders.py",

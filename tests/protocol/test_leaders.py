@@ -190,6 +190,8 @@ def test_a_few_of_many_nodes_watch_the_leaders_while_a_round_forms() -> None:
     state, many = large(8, phase=Phase.JOINING), waiting(1000)
     assert 0 < sum(watches(state, own, 1000) for own in many) < 30
     assert not any(watches(state, own, 64) for own in many), "the nodes of a small run all read the leases"
+    assert all(watches(large(1000, phase=Phase.JOINING), own, 1004) for own in many), "few are outside the last round"
+    assert 0 < sum(watches(large(1000, phase=Phase.JOINING), own, 1000) for own in many) < 30, "it is not known yet"
     assert not any(watches(replace(state, phase=Phase.FAILED), own, 1000) for own in many)
 
 

@@ -1,5 +1,6 @@
 """The turns of nodes among many that wait."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import log2
@@ -10,11 +11,13 @@ import pytest
 from hpcelastic.protocol import leaders, polling
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import checkpoint, drain, reopen
+from hpcelastic.protocol.settings import NodeRange
 from hpcelastic.protocol.state import NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import OwnLease
 from tests.rendezvous.nodes import (
     DEAD,
+    HEARTBEAT,
     LAST_CALL,
     LEASE,
     NotifiedNode,
@@ -70,20 +73,27 @@ def test_many_nodes_form_their_first_round_without_the_first_of_them(
     assert world.now - began < LAST_CALL + 2 * DEAD + 10.0
 
 
-def large_round_without_members(root: Path, count: int) -> tuple[World, State]:
-    """Return a run in whose round so many nodes were. All are dead, and their leases have not expired yet."""
+def large_round_without_members(root: Path, count: int) -> tuple[World, State, Callable[[], None]]:
+    """Return a run in whose round so many nodes were. All are dead, and their leases have not expired yet.
+
+    Return also a function that renews all their leases.
+    """
     world = make_world(root, 1, count)
     members = tuple(Participant(f"old{i}@0-aa", 2, f"old{i}.net", 4000) for i in range(count))
     state = State("run", world.settings, Phase.RUNNING, 1, members, reason="round 1 formed")
     assert world.backend.register("test").commit(1, encode(state))
-    for number, node in enumerate(members):
-        OwnLease(world.paths.leases, node.node).renew(
-            world.node(
-                node.name, node_state=NodeState.RUNNING, round=1, order=number, job="1.0", job_nodes=count
-            ).member,
-            LEASE,
-        )
-    return world, state
+    fields = {"node_state": NodeState.RUNNING, "round": 1, "job": "1.0", "job_nodes": count}
+    leases = [
+        (OwnLease(world.paths.leases, f"{name}@0-aa"), world.node(name, "0-aa", order=i, **fields).member)
+        for i, name in enumerate(p.name for p in members)
+    ]
+
+    def renew() -> None:
+        for lease, member in leases:
+            lease.renew(member, LEASE)
+
+    renew()
+    return world, state, renew
 
 
 @pytest.mark.parametrize("waiting", [1, 4, 20])
@@ -93,7 +103,7 @@ def test_a_few_nodes_soon_continue_a_run_that_was_large(
 ) -> None:
     """A node looks at its turn, and again when leases that have not changed since have expired."""
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
-    world, state = large_round_without_members(tmp_path, 600)
+    world, state, _ = large_round_without_members(tmp_path, 600)
     assert world.backend.register("test").commit(2, encode(reopen(state, world.settings)))
     nodes = nodes_of(world, waiting, waiting if jobs else 1, round=1)
     nodes[0].turn()
@@ -104,12 +114,26 @@ def test_a_few_nodes_soon_continue_a_run_that_was_large(
     assert world.now - began < last_turn + DEAD + LAST_CALL + LEASE
 
 
+@pytest.mark.usefixtures("rare_readings")
+def test_a_node_that_waits_with_dead_leaders_reads_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "_WATCHERS", 0)
+    world, state, _ = large_round_without_members(tmp_path, 60)
+    reopened = reopen(state, replace(world.settings, nodes=NodeRange(30, 60)))
+    assert world.backend.register("test").commit(2, encode(reopened))
+    nodes = nodes_of(world, 20, round=1)
+    found = [readings(node, monkeypatch) for node in nodes]
+    nodes[0].turn()
+    state = deliver(world, nodes, until=world.now + 200.0)
+    assert state.phase is Phase.JOINING
+    assert all(2 <= len(times) <= 4 for times in found[6:]), [len(times) for times in found]
+
+
 @pytest.mark.parametrize("waiting", [1, 4, 20])
 def test_a_few_nodes_outside_a_large_round_watch_its_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
-    world, _ = large_round_without_members(tmp_path, 600)
+    world, _, _ = large_round_without_members(tmp_path, 600)
     nodes = [
         NotifiedNode(world, world.node(name, round=1, order=600 + i, job="1.0", job_nodes=600 + waiting).member)
         for i, name in named(waiting)
@@ -120,6 +144,24 @@ def test_a_few_nodes_outside_a_large_round_watch_its_members(
     assert (state.phase, len(state.participants)) == (Phase.RUNNING, waiting)
     last_turn = leaders._TURN_INTERVAL * log2(600 / leaders.COUNT)
     assert world.now - began < 2 * LEASE + last_turn + 2 * DEAD + LAST_CALL
+
+
+def test_a_few_nodes_outside_a_large_round_that_ends_watch_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members live when the round ends, and all of them die before the next one forms."""
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
+    world, state, renew = large_round_without_members(tmp_path, 600)
+    ended = checkpoint(state).next
+    assert ended is not None and world.backend.register("test").commit(2, encode(ended))
+    nodes = nodes_of(world, 4, 4, round=1)
+    for _ in range(15):
+        renew()
+        deliver(world, nodes, until=world.now + HEARTBEAT)
+    began = world.now
+    state = deliver(world, nodes, until=began + 1000.0)
+    assert (state.phase, len(state.participants)) == (Phase.RUNNING, 4)
+    assert world.now - began < 2 * LEASE + 2 * DEAD
 
 
 @pytest.mark.parametrize("jobs", [1, 12], ids=["one job", "a job for each"])
