@@ -10,6 +10,9 @@ from hpcelastic.protocol.state import Member, Seen, View
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 
+EXPIRY_DELAY = 0.01
+"""Seconds after the expiry of a lease at which it has certainly expired."""
+
 
 class ObservedLeases:
     """The leases that this node has read. ``clock`` returns seconds.

@@ -13,7 +13,7 @@ from hpcelastic.errors import StoreError
 from hpcelastic.protocol.leaders import around, is_large, turn
 from hpcelastic.protocol.state import Member, Phase
 from hpcelastic.rendezvous.known import KnownState
-from hpcelastic.rendezvous.observed_leases import ObservedLeases
+from hpcelastic.rendezvous.observed_leases import EXPIRY_DELAY, ObservedLeases
 
 _STANDSTILL = 0.1
 """Seconds for which the lease of a neighbour that refuses connections must not have changed."""
@@ -25,9 +25,6 @@ _DEFERRAL = 300e-6
 """Seconds for each member, from the end of a round until other neighbours than the first one look, which reports the
 node unless it is lost too. A leader that waits for the node lets them look earlier; see `Suspicions.probed`.
 All members publish meanwhile that they have stopped, and a look waits behind them."""
-
-_EXPIRY_DELAY = 0.01
-"""Seconds after the expiry of a lease at which it has certainly expired."""
 
 _SPREAD = 1.5e-7
 """Seconds, for each pair of members, over which the readings of all nodes are spread. If the network is cut, all of
@@ -219,5 +216,5 @@ class Suspicions:
         for node, (since, due) in self._silent.items():
             if looked_at < since:
                 yield due - now
-            elif not alone and looked_at < (expires := self._leases.observer.expires(node) + _EXPIRY_DELAY) < inf:
+            elif not alone and looked_at < (expires := self._leases.observer.expires(node) + EXPIRY_DELAY) < inf:
                 yield expires - now

@@ -10,10 +10,7 @@ from hpcelastic.protocol.leaders import first_turn, stand_in_turn, watches
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
-from hpcelastic.rendezvous.observed_leases import ObservedLeases
-
-_EXPIRY_DELAY = 0.01
-"""Seconds after the expiry of a lease at which it has certainly expired."""
+from hpcelastic.rendezvous.observed_leases import EXPIRY_DELAY, ObservedLeases
 
 
 class Turns:
@@ -67,7 +64,7 @@ class Turns:
         turn = self._since + stand_in_turn(state, own, self._leases.size)
         if turn < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
             if self._second_look < inf:  # leases that have not changed since the first look expire
-                turn = self._first_look + self._leases.expiry + _EXPIRY_DELAY
+                turn = self._first_look + self._leases.expiry + EXPIRY_DELAY
             due = max(turn, last + duration / 4)
         if watches(state, own, self._leases.size):
             due = min(due, last + 2 * duration)

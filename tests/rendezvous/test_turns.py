@@ -84,8 +84,8 @@ def large_round_without_members(root: Path, count: int) -> tuple[World, State, C
     assert world.backend.register("test").commit(1, encode(state))
     fields = {"node_state": NodeState.RUNNING, "round": 1, "job": "1.0", "job_nodes": count}
     leases = [
-        (OwnLease(world.paths.leases, f"{name}@0-aa"), world.node(name, "0-aa", order=i, **fields).member)
-        for i, name in enumerate(p.name for p in members)
+        (OwnLease(world.paths.leases, p.node), world.node(p.name, "0-aa", order=i, **fields).member)
+        for i, p in enumerate(members)
     ]
 
     def renew() -> None:
