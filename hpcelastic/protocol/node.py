@@ -194,7 +194,7 @@ class NodeStateMachine:
         ``polls`` tells whether the workers poll for requests to stop. The caller executes the actions and repeats the
         event, with a new ``now``, until no action is returned: the lease may expire while workers are being stopped.
         """
-        machine = replace(self, store_fails=False)
+        machine = replace(self, store_fails=False) if self.store_fails else self
         if state.phase.final:
             return machine._finish(state)
         if not self.leaving and state.drains(self.member):

@@ -305,7 +305,7 @@ class Rendezvous:
         if member != before:
             self._turns.begin()
             self._published(member, before)
-            self._schedule.read_at_turn(self._turns.until_reading(self._leaders()))
+            self._schedule.read_at_turn(self._turns.until_reading(()))  # no leader has renewed its lease since then
 
     def _with_dead(self, member: Member) -> Member:
         """Look at the leases of suspected nodes, and return ``member`` with those that are gone."""

@@ -153,7 +153,9 @@ class Suspicions:
         due = {node: suspect for node, suspect in self._suspects.items() if suspect.next_look <= now}
         again = {node: proof for node, proof in self._gone.items() if proof.next_look <= now}
         looked = due.keys() | again
-        versions, unchanged = self._leases.observer.lease_versions(looked) if looked else {}, list[str]()
+        if not looked:
+            return False
+        versions, unchanged = self._leases.observer.lease_versions(looked), list[str]()
         for node, proof in again.items():
             if versions.get(node, proof.version) == proof.version:
                 self._gone[node] = self._proof(proof.version)
@@ -192,6 +194,8 @@ class Suspicions:
 
     def keep(self) -> None:
         """Forget nodes that are not members of the round, or no neighbours, and defer looks once it has ended."""
+        if not (self._suspects or self._silent or self._gone):
+            return
         state, members = self._known.state, self._known.state.ranks
         near = {participant.node for participant in around(state, self._node)}
         self._gone = {node: proof for node, proof in self._gone.items() if node in members}

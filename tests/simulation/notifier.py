@@ -33,6 +33,7 @@ class Notifier:
         self._node = node
         self._world = node.world
         self._loss = loss
+        self._members: Sequence[Any] = ()
         self._watched: tuple[str, ...] = ()
         self._alone = False
 
@@ -51,6 +52,9 @@ class Notifier:
                 self._deliver(self._world.node(target.node), news, late)
 
     def watch(self, members: Sequence[Any], version: int) -> None:
+        if members is self._members:
+            return
+        self._members = members
         ids = [p.node for p in members]
         self._alone = len(ids) == 1
         index = ids.index(self._node.id) if ids else 0

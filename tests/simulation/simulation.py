@@ -87,6 +87,7 @@ class Simulation:
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
         self.nodes: list[Node] = []
+        self._by_id: dict[str, Node] = {}
         self.rounds: dict[int, Round] = {}
         self._at_renewal: dict[str, Callable[[float], None]] = {}
         """Faults by node. Each occurs when the node's guard gets a new lease that lasts the given number of seconds."""
@@ -194,7 +195,7 @@ class Simulation:
         self.history.append(f"{self.now:8.3f}  {event}")
 
     def node(self, id: str) -> Node:
-        return next(node for node in self.nodes if node.id == id)
+        return self._by_id[id]
 
     def live(self) -> list[Node]:
         return [node for node in self.nodes if not node.gone]
@@ -524,7 +525,8 @@ class Simulation:
         for node in before if knowing else ():
             node.kill_marked_processes()
         self.log(f"{member.node} comes{' and knows ' + ', '.join(dead) + ' dead' if dead else ''}")
-        self.nodes.append(Node(self, member))
+        node = self._by_id[member.node] = Node(self, member)
+        self.nodes.append(node)
 
     def _disturb(self, node: Node, how: str) -> None:
         self.log(f"{node.id} {how}")
