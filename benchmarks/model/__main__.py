@@ -19,6 +19,10 @@ _IDLE = 30.0
 _PAUSE = 10.0
 """Seconds for which the filesystem does not answer."""
 
+_MOST_READERS = 4096
+"""The largest number of nodes of which half are lost. Each of the others reads all leases then, which takes 16 GB here
+for so many nodes, and four times as much for twice as many."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -52,10 +56,11 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         lost += more
         yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost))
         cluster.idle(_IDLE)
-        more = [index for index in range(0, size, 2) if index not in lost]
-        cluster.lose(more)
-        lost += more
-        yield "half lost", cluster.until_round(cluster.round + 1, size - len(lost))
+        if size <= _MOST_READERS:
+            more = [index for index in range(0, size, 2) if index not in lost]
+            cluster.lose(more)
+            lost += more
+            yield "half lost", cluster.until_round(cluster.round + 1, size - len(lost))
         cluster.requeue(_IDLE)
         yield "requeued", cluster.until_round(cluster.round + 1, size - 1)  # one is drained
         largest = max(directory_sizes(cluster).values())

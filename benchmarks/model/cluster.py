@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from statistics import median
 from typing import Any
 
 from greenlet import getcurrent
@@ -120,10 +121,14 @@ class Cluster:
         return state
 
     def _first_changed(self, before: State, packed: bytes) -> tuple[State, State, float]:
-        began = time.thread_time()
-        state = changed(before, unpack(packed))
-        state.ranks  # noqa: B018  # each node needs them
-        found = self._states[id(before), packed] = before, state, time.thread_time() - began
+        """Execute a change as `_changed` does. One measured time would be that of all nodes, so it is a median."""
+        times = []
+        for _ in range(3):
+            began = time.thread_time()
+            state = changed(before, unpack(packed))
+            state.ranks  # noqa: B018  # each node needs them
+            times.append(time.thread_time() - began)
+        found = self._states[id(before), packed] = before, state, median(times)
         if self.running is not None:
             self.running.meter.resume()
         return found

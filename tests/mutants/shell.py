@@ -256,7 +256,7 @@ MUTANTS = {
         LEASE_NAMES, 'place(text.partition("~")[0], int(order), int(job_nodes), len(texts))', "int(order)"
     ),
     "a node waits for its next poll before its turn begins": Patch(
-        RENDEZVOUS, "            self._schedule.read_at_turn(self._turns.until_reading(self._leaders()))\n", ""
+        RENDEZVOUS, "            self._schedule.read_at_turn(self._turns.until_reading(()))", "            pass"
     ),
     "a node reads at its turn although a round has formed": Patch(
         POLLING, "self._turn = self._clock() + seconds", "self._turn = min(self._turn, self._clock() + seconds)"
