@@ -64,7 +64,11 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         cluster.requeue(_IDLE)
         yield "requeued", cluster.until_round(cluster.round + 1, size - 1)  # one is drained
         largest = max(directory_sizes(cluster).values())
-        sys.stdout.write(f"    largest directory: {largest} names; newest version: {version_size(cluster)} bytes\n")
+        shortest = cluster.settings.rendezvous.min_lease
+        sys.stdout.write(
+            f"    shortest lease that auto chooses: {shortest:g} s; largest directory: {largest} names; "
+            f"newest version: {version_size(cluster)} bytes\n"
+        )
     finally:
         cluster.close()
 
@@ -73,6 +77,7 @@ def row(effort: Effort, size: int) -> str:
     """Return one line about an event."""
     return (
         f"{effort.seconds:8.2f} s {effort.requests / size:7.1f} requests a node, {effort.most} at most, "
+        f"{effort.requests / effort.seconds:,.0f} a second, "
         f"{effort.messages / size:5.1f} messages a node, {effort.read / 1e6:8.1f} MB read, "
         f"{1000 * effort.processor / size:6.2f} ms of processor a node"
     )

@@ -91,8 +91,13 @@ def watches(state: State, own: Member, nodes: int) -> bool:
         return False
     outside = 0 if own.node in state.ranks else nodes - len(state.participants)
     if state.phase is Phase.RUNNING:
-        return own.node not in state.ranks and _share(own.node) * max(1, outside) < _WATCHERS
-    return is_large(nodes) and _share(own.node) * (outside or nodes) < _WATCHERS
+        return own.node not in state.ranks and share(own.node) * max(1, outside) < _WATCHERS
+    return is_large(nodes) and share(own.node) * (outside or nodes) < _WATCHERS
+
+
+def share(node: str) -> float:
+    """Return the share of all nodes that come before this one, in an order that their names determine."""
+    return crc32(node.encode()) / 2**32
 
 
 def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
@@ -100,7 +105,7 @@ def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
 
     In a large job it is the ``order`` of the node. Many small jobs, or nodes without a job, have the same orders.
     """
-    return int(_share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
+    return int(share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -130,11 +135,6 @@ def rivals(before: State, after: State) -> list[Participant]:
 
 def _place(member: Member, nodes: int) -> int:
     return place(member.node, member.order, member.job_nodes, nodes)
-
-
-def _share(node: str) -> float:
-    """Return the share of all nodes that come before this one, in an order that their names determine."""
-    return crc32(node.encode()) / 2**32
 
 
 def _turn(place: int) -> float:

@@ -11,7 +11,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import leader_rank, leaders, rivals
+from hpcelastic.protocol.leaders import leader_rank, leaders, rivals, share
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -51,7 +51,7 @@ class Rendezvous:
         self._node, self._times, self._clock = node, times, clock
         self._notifier, self._committed = notifier or NoNotifier(), committed
         self._register = backend.register(node)
-        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until)
+        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until, share(node))
         self._schedule = PollSchedule(times, clock)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
@@ -93,8 +93,8 @@ class Rendezvous:
     def renew(self, member: Member) -> None:
         """Publish ``member`` if it is new or a renewal is due.
 
-        A renewal is due three times in the life of a lease, before each poll while a round forms, because others may
-        wait for it then, and when another node requests one.
+        A renewal is due at least three times in the life of a lease, before each poll while a round forms, because
+        others may wait for it then, and when another node requests one.
         """
         late = self._lease.published is not None and self._lease.until_renewal(early=False) <= 0
         if late:

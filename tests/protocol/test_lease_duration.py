@@ -1,9 +1,12 @@
 """The duration that a node chooses for its lease, for given lateness of its renewals."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcelastic.protocol.leaders import share
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.settings import RENEWALS, RendezvousSettings
 
@@ -67,6 +70,15 @@ def test_a_duration_that_the_user_sets_is_constant(late: float) -> None:
 def test_a_node_renews_as_often_as_the_shortest_duration_needs_until_it_has_measured_enough() -> None:
     assert after([0.01]).interval == 2.0 / RENEWALS
     assert after([5.0] * TRIAL).interval == 15.0 / RENEWALS
+
+
+def test_the_renewals_of_nodes_that_begin_together_are_spread() -> None:
+    settings = RendezvousSettings(lease=12.0)
+    intervals = [LeaseDuration(settings, share(f"node{i:04}@0-ab")).interval for i in range(1000)]
+    assert all(0.8 * 12.0 / RENEWALS <= interval <= 12.0 / RENEWALS for interval in intervals)
+    times = (number * interval for interval in intervals for number in range(1, 20))
+    tenths = Counter(int(10 * time) for time in times)
+    assert max(tenths[tenth] for tenth in range(200, 600)) <= 60, "of 28 on average"
 
 
 @pytest.mark.parametrize(

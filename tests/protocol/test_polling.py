@@ -122,6 +122,16 @@ def test_polls_without_the_leases_do_not_delay_their_reading() -> None:
     assert node.schedule.read_due
 
 
+@pytest.mark.parametrize(("rank", "pause"), [(0, 0.01), (1, 1.0), (2, 2.0)])
+def test_other_leaders_put_off_a_due_reading_when_a_round_ends(rank: int, pause: float) -> None:
+    node = PollingNode()
+    node.poll(replace(RUNNING, rank=rank, nodes=10_000))
+    node.now += LEASE / 6
+    node.poll(replace(JOINING, rank=rank, nodes=10_000), read=False)
+    assert node.schedule.read_due == (rank == 0)
+    assert node.schedule.pause == pytest.approx(pause)
+
+
 def test_a_silent_neighbour_makes_a_node_read_earlier() -> None:
     node = PollingNode()
     node.poll(RUNNING)

@@ -184,6 +184,13 @@ def test_the_lease_expires_during_a_long_renewal(tmp_path: Path, monkeypatch: py
     assert not a.step().settled
 
 
+def test_nodes_renew_their_leases_one_after_the_other(tmp_path: Path) -> None:
+    _, a, b = running_pair(tmp_path)
+    first, second = (node.rendezvous.lease_duration.interval for node in (a, b))
+    assert first != second
+    assert 0.8 * HEARTBEAT <= min(first, second) <= max(first, second) <= HEARTBEAT
+
+
 def test_a_node_that_was_declared_dead_although_it_is_alive_takes_a_longer_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
