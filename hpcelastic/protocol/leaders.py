@@ -29,6 +29,9 @@ _MAX_TURN_RATE = 32
 _WATCHERS = 10
 """Nodes without a part in a round that read the leases often, on average."""
 
+_SPREAD = 0.2
+"""The part of the usual interval by which a node acts earlier than another one, at most."""
+
 
 def is_large(nodes: int) -> bool:
     """Return whether so many nodes must not do the same thing all at once."""
@@ -91,13 +94,18 @@ def watches(state: State, own: Member, nodes: int) -> bool:
         return False
     outside = 0 if own.node in state.ranks else nodes - len(state.participants)
     if state.phase is Phase.RUNNING:
-        return own.node not in state.ranks and share(own.node) * max(1, outside) < _WATCHERS
-    return is_large(nodes) and share(own.node) * (outside or nodes) < _WATCHERS
+        return own.node not in state.ranks and _share(own.node) * max(1, outside) < _WATCHERS
+    return is_large(nodes) and _share(own.node) * (outside or nodes) < _WATCHERS
 
 
-def share(node: str) -> float:
-    """Return the share of all nodes that come before this one, in an order that their names determine."""
-    return crc32(node.encode()) / 2**32
+def part_of_interval(node: str) -> float:
+    """Return the part of the usual interval after which a node renews its lease, and polls.
+
+    All nodes publish something at the same moments, such as the beginning of a round or the end of a pause of the
+    filesystem. With equal intervals they would act together from then on, and whatever happens at such a moment would
+    wait behind them.
+    """
+    return 1 - _SPREAD * _share(node)
 
 
 def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
@@ -105,7 +113,7 @@ def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
 
     In a large job it is the ``order`` of the node. Many small jobs, or nodes without a job, have the same orders.
     """
-    return int(share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
+    return int(_share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -135,6 +143,11 @@ def rivals(before: State, after: State) -> list[Participant]:
 
 def _place(member: Member, nodes: int) -> int:
     return place(member.node, member.order, member.job_nodes, nodes)
+
+
+def _share(node: str) -> float:
+    """Return the share of all nodes that come before this one, in an order that their names determine."""
+    return crc32(node.encode()) / 2**32
 
 
 def _turn(place: int) -> float:

@@ -28,11 +28,6 @@ _CAUTION = 8.0
 _SURVIVAL = 3.0
 """The same beyond ``first``."""
 
-_SPREAD = 0.2
-"""The part of its time by which the renewal of a node comes earlier, at most. All nodes publish something at the same
-moments, such as the beginning of a round or the end of a pause of the filesystem. Their renewals would stay together
-from then on, and whatever happens at such a moment would wait behind them."""
-
 _MEMORY = 500
 """Renewals for which a lateness is remembered at least."""
 
@@ -47,11 +42,11 @@ class HeldLease(NamedTuple):
 class LeaseDuration:
     """The duration of one node's lease, in seconds. It is constant unless ``rendezvous.lease`` is ``auto``.
 
-    ``share`` is a number from 0 to 1, another one for each node. It spreads their renewals.
+    ``part`` is that of `hpcelastic.protocol.leaders.part_of_interval`.
     """
 
-    def __init__(self, settings: RendezvousSettings, share: float = 0.0) -> None:
-        self._part = 1 - _SPREAD * share
+    def __init__(self, settings: RendezvousSettings, part: float = 1.0) -> None:
+        self._part = part
         self._shortest, self._first = settings.shortest_lease, settings.first_lease
         self._longest = settings.longest_lease
         self._renewals = 0

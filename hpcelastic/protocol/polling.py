@@ -51,10 +51,13 @@ class PollResult:
 
 
 class PollSchedule:
-    """The schedule of one node's polls, on ``clock``, in seconds."""
+    """The schedule of one node's polls, on ``clock``, in seconds.
 
-    def __init__(self, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
-        self._poll = settings.poll
+    ``part`` is that of `hpcelastic.protocol.leaders.part_of_interval`.
+    """
+
+    def __init__(self, settings: RendezvousSettings, clock: Callable[[], float], part: float = 1.0) -> None:
+        self._poll, self._part = settings.poll, part
         self.lease = settings.first_lease
         """The duration of this node's lease, in seconds."""
 
@@ -142,7 +145,7 @@ class PollSchedule:
             return self._shared_poll_interval(result)
         # The links report the death of a process. The leases are read to know when a node that hangs has last renewed
         # its own; a few readers are enough for that. The only node of a run polls for requests that the network loses.
-        return 2 * self.lease if result.rank is None else self.lease / (6 if result.nodes > 1 else 3)
+        return 2 * self.lease * self._part if result.rank is None else self.lease / (6 if result.nodes > 1 else 3)
 
     def _read_interval(self, result: PollResult) -> float:
         """Return the seconds until the leases are read."""
@@ -150,7 +153,7 @@ class PollSchedule:
         return interval if result.rank is not None else max(interval, self._shared_read_interval(result))
 
     def _shared_poll_interval(self, result: PollResult) -> float:
-        return max(self._poll, result.nodes / _MAX_POLL_RATE)
+        return max(self._poll, result.nodes / _MAX_POLL_RATE * self._part)
 
     def _shared_read_interval(self, result: PollResult) -> float:
         return max(self._poll, result.nodes**2 / _MAX_LEASE_RATE)

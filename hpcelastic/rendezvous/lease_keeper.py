@@ -16,7 +16,7 @@ class LeaseKeeper:
 
     ``held_until`` is called with the time at which the lease expires, whenever it changes. A renewal that shortens the
     lease does so before it is published, because other nodes count with the new duration as soon as they see it, also
-    if the publication seems to fail. ``share`` is that of `LeaseDuration`.
+    if the publication seems to fail. ``part`` is that of `LeaseDuration`.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class LeaseKeeper:
         settings: RendezvousSettings,
         clock: Callable[[], float],
         held_until: Callable[[float], None],
-        share: float = 0.0,
+        part: float = 1.0,
     ) -> None:
         self._lease, self._clock, self._held_until = lease, clock, held_until
         self._margin = settings.margin
-        self.duration = LeaseDuration(settings, share)
+        self.duration = LeaseDuration(settings, part)
         self.published: Member | None = None
         """The content of the lease; None before the first renewal."""
 

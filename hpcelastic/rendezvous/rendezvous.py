@@ -11,7 +11,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import leader_rank, leaders, rivals, share
+from hpcelastic.protocol.leaders import leader_rank, leaders, part_of_interval, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -51,8 +51,9 @@ class Rendezvous:
         self._node, self._times, self._clock = node, times, clock
         self._notifier, self._committed = notifier or NoNotifier(), committed
         self._register = backend.register(node)
-        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until, share(node))
-        self._schedule = PollSchedule(times, clock)
+        part = part_of_interval(node)
+        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until, part)
+        self._schedule = PollSchedule(times, clock, part)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
         self._suspicions = Suspicions(node, self._leases, self._known, clock)

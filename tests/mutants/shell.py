@@ -242,7 +242,7 @@ MUTANTS = {
         "own.node_state is NodeState.READY and own.node not in state.ranks\n    return _turn",
     ),
     "a turn jumps with the number of nodes": Patch(
-        LEADERS, "int(share(node) * nodes) if", "crc32(node.encode()) % nodes if"
+        LEADERS, "int(_share(node) * nodes) if", "crc32(node.encode()) % nodes if"
     ),
     "the turns of nodes are evenly apart": Patch(
         LEADERS, "max(_TURN_INTERVAL * log2((place + 1) / COUNT), place / _MAX_TURN_RATE)", "place * _TURN_INTERVAL"
@@ -275,13 +275,13 @@ MUTANTS = {
         LEADERS, "else nodes - len(state.participants)", "else nodes"
     ),
     "all nodes outside a round watch its members": Patch(
-        LEADERS, "share(own.node) * max(1, outside) < _WATCHERS", "True"
+        LEADERS, "_share(own.node) * max(1, outside) < _WATCHERS", "True"
     ),
     "no node watches the leaders while a round forms": Patch(
-        LEADERS, "is_large(nodes) and share(own.node)", "False and share(own.node)"
+        LEADERS, "is_large(nodes) and _share(own.node)", "False and _share(own.node)"
     ),
     "a few nodes outside a round that has ended do not watch its members": Patch(
-        LEADERS, "share(own.node) * (outside or nodes)", "share(own.node) * nodes"
+        LEADERS, "_share(own.node) * (outside or nodes)", "_share(own.node) * nodes"
     ),
     "a node whose turn has come reads until it sees that a leader is dead": Patch(
         TURNS, "            if self._second_look < inf:", "            if False:"
@@ -334,8 +334,13 @@ MUTANTS = {
     "other leaders read when a round ends if that was due": Patch(
         POLLING, "read or (ended and bool(result.rank))", "read"
     ),
-    "all nodes renew their leases together": Patch(LEASE_DURATION, "1 - _SPREAD * share", "1.0"),
-    "no node knows its share of the renewals": Patch(RENDEZVOUS, ", held_until, share(node))", ", held_until)"),
+    "all nodes renew their leases together": Patch(LEASE_DURATION, "/ RENEWALS * self._part", "/ RENEWALS"),
+    "all nodes have the same interval": Patch(RENDEZVOUS, ", held_until, part)", ", held_until)"),
+    "all nodes have the same schedule": Patch(
+        RENDEZVOUS, "PollSchedule(times, clock, part)", "PollSchedule(times, clock)"
+    ),
+    "all nodes poll together": Patch(POLLING, "2 * self.lease * self._part", "2 * self.lease"),
+    "all nodes without a network poll together": Patch(POLLING, "_MAX_POLL_RATE * self._part", "_MAX_POLL_RATE"),
     "the first leader waits as long as it has read": Patch(POLLING, "result.rank == 0 and took", "False and took"),
     "the first leader reads a slow filesystem without a pause": Patch(POLLING, "and took < self._poll:", ":"),
     "a leader waits as long as a filesystem has stopped": Patch(
@@ -678,7 +683,10 @@ BY_TESTS = {
     "a slow register delays the next poll of a leader": "tests/rendezvous/test_notifications.py",
     "other leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
     "all nodes renew their leases together": "tests/protocol/test_lease_duration.py",
-    "no node knows its share of the renewals": "tests/rendezvous/test_rendezvous.py",
+    "all nodes have the same interval": "tests/rendezvous/test_rendezvous.py",
+    "all nodes have the same schedule": "tests/rendezvous/test_rendezvous.py",
+    "all nodes poll together": "tests/protocol/test_polling.py",
+    "all nodes without a network poll together": "tests/protocol/test_polling.py",
     "the first leader waits as long as it has read": "tests/protocol/test_polling.py",
     "the first leader reads a slow filesystem without a pause": "tests/protocol/test_polling.py",
     "all leaders read without a pause": "tests/protocol/test_polling.py",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.protocol.leaders import share
+from hpcelastic.protocol.leaders import part_of_interval
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.settings import RENEWALS, RendezvousSettings
 
@@ -74,7 +74,7 @@ def test_a_node_renews_as_often_as_the_shortest_duration_needs_until_it_has_meas
 
 def test_the_renewals_of_nodes_that_begin_together_are_spread() -> None:
     settings = RendezvousSettings(lease=12.0)
-    intervals = [LeaseDuration(settings, share(f"node{i:04}@0-ab")).interval for i in range(1000)]
+    intervals = [LeaseDuration(settings, part_of_interval(f"node{i:04}@0-ab")).interval for i in range(1000)]
     assert all(0.8 * 12.0 / RENEWALS <= interval <= 12.0 / RENEWALS for interval in intervals)
     times = (number * interval for interval in intervals for number in range(1, 20))
     tenths = Counter(int(10 * time) for time in times)

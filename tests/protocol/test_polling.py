@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from hpcelastic.protocol.leaders import part_of_interval
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Phase
@@ -14,9 +15,9 @@ JOINING = replace(RUNNING, phase=Phase.JOINING)
 class PollingNode:
     """The poll schedule of a node, on a clock that the test advances."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: float = 1.0) -> None:
         self.now = 100.0
-        self.schedule = PollSchedule(RendezvousSettings(lease=LEASE, margin=1, poll=POLL), lambda: self.now)
+        self.schedule = PollSchedule(RendezvousSettings(lease=LEASE, margin=1, poll=POLL), lambda: self.now, part)
 
     def poll(self, result: PollResult, took: float = 0.0, read: bool = True) -> float:
         """Poll. Return the seconds until the next poll."""
@@ -50,6 +51,19 @@ def test_a_node_that_has_never_polled_polls_at_once() -> None:
 )
 def test_the_poll_interval_without_notifications(result: PollResult, pause: float) -> None:
     assert PollingNode().poll(result) == pytest.approx(pause)
+
+
+@pytest.mark.parametrize(
+    ("result", "most"),
+    [
+        pytest.param(RUNNING, 2 * LEASE, id="no event"),
+        pytest.param(replace(RUNNING, network_healthy=False, nodes=1280), 10.0, id="the network does not work"),
+    ],
+)
+def test_nodes_poll_one_after_the_other(result: PollResult, most: float) -> None:
+    pauses = [PollingNode(part_of_interval(f"n{i}@0-ab")).poll(result) for i in range(8)]
+    assert len(set(pauses)) == 8
+    assert all(0.8 * most <= pause <= most for pause in pauses)
 
 
 def test_all_nodes_together_have_a_limited_poll_rate() -> None:

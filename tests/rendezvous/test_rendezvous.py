@@ -184,8 +184,9 @@ def test_the_lease_expires_during_a_long_renewal(tmp_path: Path, monkeypatch: py
     assert not a.step().settled
 
 
-def test_nodes_renew_their_leases_one_after_the_other(tmp_path: Path) -> None:
+def test_nodes_renew_their_leases_and_poll_one_after_the_other(tmp_path: Path) -> None:
     _, a, b = running_pair(tmp_path)
+    assert len({node.rendezvous._schedule._part for node in (a, b)}) == 2
     first, second = (node.rendezvous.lease_duration.interval for node in (a, b))
     assert first != second
     assert 0.8 * HEARTBEAT <= min(first, second) <= max(first, second) <= HEARTBEAT
