@@ -51,7 +51,9 @@ def leaders(state: State, view: View, nodes: int) -> list[Participant | Member]:
     """Return the leaders in order: live members of the last round; if none is alive, ready nodes.
 
     They are the first live members of all. In a large round they are those of each third of the ranks, because nodes
-    with neighbouring ranks may share a switch, and may be lost together. There are ``nodes`` in all, at least.
+    with neighbouring ranks may share a switch, and may be lost together. If a third has none, a ready node takes the
+    place: after a requeue, the death of the last of the members may not be known yet. There are ``nodes`` in all, at
+    least.
     """
     count = len(state.participants)
     if not is_large(count):
@@ -59,7 +61,11 @@ def leaders(state: State, view: View, nodes: int) -> list[Participant | Member]:
     size = -(-count // COUNT)
     parts = (range(start, min(start + size, count)) for start in range(0, count, size))
     firsts = (next(_live(state, view, part), None) for part in parts)
-    return [first for first in firsts if first is not None] or _ready(state, view, nodes)
+    found: list[Participant | Member] = [first for first in firsts if first is not None]
+    if len(found) < COUNT:
+        there = {leader.node for leader in found}
+        found += [member for member in _ready(state, view, nodes) if member.node not in there]
+    return found[:COUNT]
 
 
 def leader_rank(found: Sequence[Participant | Member], state: State, own: Member, nodes: int) -> int | None:

@@ -331,6 +331,8 @@ MUTANTS = {
     "a slow register delays the next poll of a leader": Patch(
         RENDEZVOUS, "started = self._leases.looked_at if self._leases.looked_at >= began", "started = began if began"
     ),
+    "a third without a live member has no leader": Patch(LEADERS, "if len(found) < COUNT:", "if not found:"),
+    "a ready member leads twice": Patch(LEADERS, " if member.node not in there]", "]"),
     "other leaders read when a round ends if that was due": Patch(
         POLLING, "read or (ended and bool(result.rank))", "read"
     ),
@@ -681,6 +683,8 @@ BY_TESTS = {
     "a node of an older round counts as slow": "tests/rendezvous/test_probes.py",
     "suspicions of nodes that are lost stay for ever": "tests/rendezvous/test_notifications.py",
     "a slow register delays the next poll of a leader": "tests/rendezvous/test_notifications.py",
+    "a third without a live member has no leader": "tests/protocol/test_leaders.py",
+    "a ready member leads twice": "tests/protocol/test_leaders.py",
     "other leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
     "all nodes renew their leases together": "tests/protocol/test_lease_duration.py",
     "all nodes have the same interval": "tests/rendezvous/test_rendezvous.py",

@@ -46,6 +46,24 @@ def test_the_leaders_of_a_large_round_are_apart(count: int, dead: Sequence[int],
     assert [int(leader.name) for leader in found] == leading
 
 
+def test_ready_nodes_lead_if_the_death_of_one_member_is_not_known_after_a_requeue() -> None:
+    state = large(phase=Phase.JOINING)
+    new = [
+        Seen(replace(member("a", NodeState.READY, 1, order=rank, job_nodes=90), node=f"{rank}@1"), True)
+        for rank in range(90)
+    ]
+    view = View({**view_without(*range(50), *range(51, 90)).nodes, **{s.member.node: s for s in new if s.member}})
+    found = leaders(state, view, 180)
+    assert [leader.node for leader in found] == ["50@0", "0@1", "1@1"]
+    assert leader_rank(found, state, new[0].member, 180) == 1  # type: ignore[arg-type]  # has a member
+
+
+def test_a_ready_member_leads_once() -> None:
+    state, last = large(phase=Phase.JOINING), replace(member("a", NodeState.READY, 1), node="89@0")
+    view = View({**view_without(*range(89)).nodes, last.node: Seen(last, True)})
+    assert [leader.node for leader in leaders(state, view, 90)] == ["89@0"]
+
+
 def test_the_lost_node_is_no_leader_of_its_third() -> None:
     state = large(phase=Phase.JOINING, lost="30@0")
     assert [leader.name for leader in leaders(state, View({}), 90)] == ["0", "31", "60"]
