@@ -145,7 +145,9 @@ class PollSchedule:
             return self._shared_poll_interval(result)
         # The links report the death of a process. The leases are read to know when a node that hangs has last renewed
         # its own; a few readers are enough for that. The only node of a run polls for requests that the network loses.
-        return 2 * self.lease * self._part if result.rank is None else self.lease / (6 if result.nodes > 1 else 3)
+        if result.rank is None:
+            return max(2 * self.lease * self._part, self._shared_poll_interval(result))
+        return self.lease / (6 if result.nodes > 1 else 3)
 
     def _read_interval(self, result: PollResult) -> float:
         """Return the seconds until the leases are read."""

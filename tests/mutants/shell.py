@@ -342,6 +342,9 @@ MUTANTS = {
         RENDEZVOUS, "PollSchedule(times, clock, part)", "PollSchedule(times, clock)"
     ),
     "all nodes poll together": Patch(POLLING, "2 * self.lease * self._part", "2 * self.lease"),
+    "very many nodes poll as often as others": Patch(
+        POLLING, "max(2 * self.lease * self._part, self._shared_poll_interval(result))", "2 * self.lease * self._part"
+    ),
     "all nodes without a network poll together": Patch(POLLING, "_MAX_POLL_RATE * self._part", "_MAX_POLL_RATE"),
     "the first leader waits as long as it has read": Patch(POLLING, "result.rank == 0 and took", "False and took"),
     "the first leader reads a slow filesystem without a pause": Patch(POLLING, "and took < self._poll:", ":"),
@@ -690,6 +693,7 @@ BY_TESTS = {
     "all nodes have the same interval": "tests/rendezvous/test_rendezvous.py",
     "all nodes have the same schedule": "tests/rendezvous/test_rendezvous.py",
     "all nodes poll together": "tests/protocol/test_polling.py",
+    "very many nodes poll as often as others": "tests/protocol/test_polling.py",
     "all nodes without a network poll together": "tests/protocol/test_polling.py",
     "the first leader waits as long as it has read": "tests/protocol/test_polling.py",
     "the first leader reads a slow filesystem without a pause": "tests/protocol/test_polling.py",

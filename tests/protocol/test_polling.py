@@ -34,6 +34,7 @@ def test_a_node_that_has_never_polled_polls_at_once() -> None:
     ("result", "pause"),
     [
         pytest.param(RUNNING, 2 * LEASE, id="no event"),
+        pytest.param(replace(RUNNING, nodes=10_000), 78.125, id="no event, on very many nodes"),
         pytest.param(replace(RUNNING, rank=2), LEASE / 6, id="a leader reads the leases"),
         pytest.param(replace(RUNNING, rank=0, nodes=1), LEASE / 3, id="the only node"),
         pytest.param(replace(RUNNING, network_healthy=False), POLL, id="the network does not work"),
@@ -185,7 +186,7 @@ def test_a_newer_version_is_followed_at_once_after_a_long_poll() -> None:
 
 def test_a_node_that_has_caught_up_polls_as_usual() -> None:
     node = PollingNode()
-    assert node.poll(replace(RUNNING, urgent=True, nodes=10_000)) == pytest.approx(POLL)
+    assert node.poll(replace(RUNNING, urgent=True, nodes=1000)) == pytest.approx(POLL)
     node.schedule.record_caught_up()
     assert node.schedule.pause == pytest.approx(2 * LEASE)
 
