@@ -13,7 +13,8 @@ from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Phase
 
 _MAX_POLL_RATE = 128
-"""Polls a second of all nodes together, without the polls of the leaders and those after a notification."""
+"""Polls a second of all nodes together, without the polls of the leaders and those after a notification, and before
+the intervals are shortened to spread them."""
 
 _MAX_LEASE_RATE = 128 * 128
 """Leases a second that all nodes together read, without the leaders."""
