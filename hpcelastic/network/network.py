@@ -142,10 +142,12 @@ class Network:
 
     def _send(self, datagram: bytes, peer: Peer) -> None:
         family = sockets.family(peer.address) or socket.AF_INET
-        with contextlib.suppress(OSError):
+        try:  # not contextlib.suppress, which takes a tenth of the time of a message
             if family not in self._senders:
                 self._senders[family] = sockets.datagram_socket(family)
             self._senders[family].sendto(datagram, (peer.address, peer.port))
+        except OSError:
+            pass
 
     def _wake(self) -> None:
         with self._lock:

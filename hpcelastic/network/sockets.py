@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 import struct
@@ -28,6 +29,7 @@ _SEGMENTS_IN_AT = 140
 """Offset of tcpi_segs_in in struct tcp_info; source: <linux/tcp.h>, since Linux 4.2."""
 
 
+@functools.lru_cache(maxsize=2**16)  # a leader sends a message to each node of a run, and more than once
 def family(address: str) -> socket.AddressFamily | None:
     """Return the family of a numeric address; None for everything else, also for names and scoped addresses."""
     for candidate in (socket.AF_INET, socket.AF_INET6):

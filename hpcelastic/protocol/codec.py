@@ -58,8 +58,7 @@ class Rows(Sequence[T]):
     @classmethod
     def of(cls, kind: type[T], values: Iterable[list[Any]]) -> "Rows[T]":
         """Return the values whose fields, all of them in their JSON form, are in these lists."""
-        defaults = [*_defaults(kind).values()]  # type: ignore[arg-type]  # a class is hashable
-        return cls(kind, [_shortened(items, defaults) for items in values])
+        return cls(kind, _shortened(kind, [*values]))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,17 +144,18 @@ def encode(value: Any) -> Any:
 
 
 def _encoded_row(value: Any) -> list[Any]:
-    defaults = _defaults(type(value))  # type: ignore[arg-type]  # a class is hashable
-    return _shortened([encode(getattr(value, name)) for name in defaults], [*defaults.values()])
+    kind: Any = type(value)
+    return _shortened(kind, [[encode(getattr(value, name)) for name in _defaults(kind)]])[0]
 
 
-def _shortened(items: list[Any], defaults: list[Any]) -> list[Any]:
-    """Remove the last ``items`` that equal their ``defaults``, and return the others."""
-    for default in reversed(defaults):
-        if items[-1] != default:
-            break
-        items.pop()
-    return items
+def _shortened(kind: Any, rows: list[list[Any]]) -> list[list[Any]]:
+    """Remove the last items of each of the ``rows`` that have their defaults, and return the rows."""
+    with_default = rows
+    for default in reversed(_defaults(kind).values()):
+        with_default = [row for row in with_default if row[-1] == default]
+        for row in with_default:
+            row.pop()
+    return rows
 
 
 @cache

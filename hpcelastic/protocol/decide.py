@@ -38,7 +38,6 @@ from hpcelastic.protocol.state import (
     Member,
     NodeState,
     Phase,
-    Seen,
     State,
     View,
     name_of,
@@ -193,8 +192,9 @@ def _running(state: State, view: View) -> Decision:
 
 def _done(state: State, view: View) -> set[str]:
     """Return the members of the round whose workers have all succeeded. Their records stay if the nodes end or die."""
-    members = (seen.member for seen in view.nodes.values())
-    return {m.node for m in members if m and _is_in(m, NodeState.SUCCEEDED, state.round) and m.node in state.ranks}
+    succeeded, round = NodeState.SUCCEEDED, state.round
+    found = [m for seen in view.nodes.values() if (m := seen.member) and m.node_state is succeeded and m.round == round]
+    return {m.node for m in found if m.node in state.ranks}
 
 
 def _finished(state: State, view: View) -> set[str]:
@@ -272,7 +272,9 @@ def _joining(state: State, view: View) -> Decision:
     if fault is not None:
         return _commit(replace(state, grace=0.0, reason=f"{fault} during the grace period"))
     done = _done(state, view) if state.grace else set()
-    busy = tuple(node for node in state.ranks if node not in done and not _has_stopped(state, view, node))
+    returned = _returned(state, view)
+    stopped = done.union([m.node for m in returned])
+    busy = tuple(node for node in state.ranks if node not in stopped and not _has_stopped(state, view, node))
     if busy:
         names = _names([name_of(node) for node in busy])
         return Decision(None, f"waiting for {names} to stop the workers of round {state.round}", busy=busy)
@@ -284,24 +286,23 @@ def _joining(state: State, view: View) -> Decision:
             replace(state, grace=0.0, reason=f"round {state.round} ended before all its nodes had succeeded")
         )
     # A lease whose renewal this observer has not seen may belong to a node that died long ago.
-    unproved = [
-        s.member.name for s in view.nodes.values() if s.member and not s.proved and _has_returned(state, view, s)
-    ]
+    unproved = [m.name for m in returned if not view.nodes[m.node].proved]
     if unproved:
         return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
-    returned = _returned(state, view)
+    returned = _each_name_once(state, returned)
     state = _charge(state, view, {m.node for m in returned if m.fenced != state.round} | finished)
-    returned = [m for m in returned if _may_join(state, m)]  # the charge may have drained nodes
+    returned = _may_join(state, returned)  # the charge may have drained nodes
     spent = reason_to_give_up(state)
     if spent is not None:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=spent))
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
     ready, nodes = _with_workers(returned), state.settings.nodes
-    with_starting = nodes.most_of(m.topology for m in ready) < nodes.min
+    fitting = nodes.most_of(m.topology for m in ready)
+    with_starting = fitting < nodes.min
     if with_starting:
         ready = returned
-    fitting = nodes.most_of(m.topology for m in ready)
+        fitting = nodes.most_of(m.topology for m in ready)
     if fitting < nodes.min:
         return Decision(None, f"waiting for nodes: {_ready_nodes(ready, fitting, nodes)}", short=True)
     if fitting < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
@@ -351,14 +352,15 @@ def _charge(state: State, view: View, returned: Collection[str]) -> State:
     cause = state.cause
     if cause is Cause.WORKER and any(node not in returned for node in state.ranks):
         cause = Cause.NODE
-    failures = _failures(state, view)
+    kept: tuple[Failure, ...] = ()
     if cause is Cause.WORKER:
+        failures = _failures(state, view)
         saved = max((seen.member.progress for seen in view.nodes.values() if seen.member), default=-1)
         state = refilled(state, failures[0] if failures else None, saved)
         there = [seen.member for seen in view.nodes.values() if seen.alive and seen.member and not seen.member.leaving]
         state = rolled_back(state, next((failure for failure in failures if failure.rollback), None), there)
+        kept = _shortened(failures)
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
-    kept = _shortened(failures) if cause is Cause.WORKER else ()
     return replace(state, cause=None, grace=0.0, spent=spent, failures=kept)
 
 
@@ -374,18 +376,19 @@ def _expected_nodes(state: State, view: View) -> int | None:
     for a node that was lost in an earlier round and whose lease has not expired, and after the first round for unknown
     nodes.
     """
-    alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
-    alive = [m for m in alive if m.node_state is not NodeState.LEFT and _may_join(state, m)]
-    late = sum(1 for m in alive if m.node_state is NodeState.READY and m.round < state.round)
+    dead, left, ready, round = view.dead, NodeState.LEFT, NodeState.READY, state.round
+    members = [m for node, seen in view.nodes.items() if (m := seen.member) and node not in dead]
+    alive = _may_join(state, [m for m in members if m.node_state is not left])
+    late = len([m for m in alive if m.round < round and m.node_state is ready])
     if view.expected is not None:
         return late + view.expected
-    if any(not m.job or not m.job_nodes for m in alive):
-        return late if state.round else None
     sizes = {m.job: m.job_nodes for m in alive}
+    if "" in sizes or any(not m.job_nodes for m in alive):
+        return late if state.round else None
     seen_names: dict[str, set[str]] = {job: set() for job in sizes}
     for seen in view.nodes.values():
-        if seen.member and seen.member.job in sizes:
-            seen_names[seen.member.job].add(seen.member.name)
+        if (m := seen.member) and m.job in sizes:
+            seen_names[m.job].add(m.name)
     return late + sum(max(0, size - len(seen_names[job])) for job, size in sizes.items())
 
 
@@ -428,7 +431,7 @@ def _is_in(member: Member | None, node_state: NodeState, round: int) -> bool:
 
 def _ready(state: State, view: View) -> list[Member]:
     """Return the nodes that ask for a place in the round after this one, each name once, in no particular order."""
-    return _with_workers(_returned(state, view))
+    return _with_workers(_each_name_once(state, _returned(state, view)))
 
 
 def _with_workers(members: Iterable[Member]) -> list[Member]:
@@ -436,30 +439,32 @@ def _with_workers(members: Iterable[Member]) -> list[Member]:
 
 
 def _returned(state: State, view: View) -> list[Member]:
-    """Return the nodes that are alive and ready, also those whose workers are still starting, each name once.
+    """Return the nodes that are alive and ready, also those whose workers are still starting."""
+    ready, round, dead = NodeState.READY, state.round, view.dead
+    members = [m for seen in view.nodes.values() if (m := seen.member) and m.node_state is ready and m.round == round]
+    return _may_join(state, [m for m in members if m.node not in dead])
+
+
+def _each_name_once(state: State, members: list[Member]) -> list[Member]:
+    """Return the later one of two incarnations of a node.
 
     A name occurs twice while the lease of a dead incarnation has not expired. Then the incarnation that was not in the
     round is the later one, and counts.
     """
+    if len({m.name for m in members}) == len(members):
+        return members
     found: dict[str, Member] = {}
-    for seen in view.nodes.values():
-        if seen.member and _has_returned(state, view, seen):
-            other = found.setdefault(seen.member.name, seen.member)
-            if other is not seen.member:
-                found[seen.member.name] = max(other, seen.member, key=lambda m: (m.node not in state.ranks, m.node))
+    for member in members:
+        other = found.setdefault(member.name, member)
+        if other is not member:
+            found[member.name] = max(other, member, key=lambda m: (m.node not in state.ranks, m.node))
     return list(found.values())
 
 
-def _has_returned(state: State, view: View, seen: Seen) -> bool:
-    m = seen.member
-    if m is None or not _may_join(state, m):
-        return False
-    return m.node_state is NodeState.READY and m.round == state.round and _alive(view, m.node)
-
-
-def _may_join(state: State, member: Member) -> bool:
-    """True if the node may be in the next round."""
-    return member.leaving is None and not state.drains(member)
+def _may_join(state: State, members: list[Member]) -> list[Member]:
+    """Return those of the ``members`` that may be in the next round."""
+    there = [m for m in members if m.leaving is None]
+    return [m for m in there if not state.drains(m)] if state.drained or state.retired else there
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:

@@ -161,21 +161,24 @@ class Liveness(Generic[V]):
         elif version == age.version and before <= age.valid_until:
             age.renewed = False
             return age
-        age.renewed = version is not None and (age.version is None or self._follows(version, age.version))
-        if age.renewed and version is not None:
+        if version is not None and (age.version is None or self._follows(version, age.version)):
+            age.renewed = age.alive = True
             age.version, age.since, age.missing_listings = version, after, 0
             age.duration = self._duration(version)
-        elif version is not None and version == age.version:
+            limit = self._expiry.of(age.duration)
+            age.proved = before - self._last_listing_end <= limit
+            age.valid_until = after + limit
+            return age
+        age.renewed = False
+        if version is not None and version == age.version:
             age.missing_listings = 0
         else:
             age.missing_since = age.missing_since if age.missing_listings else after
             age.missing_listings += 1
         limit = self._limit(age)
-        if age.renewed:
-            age.proved = before - self._last_listing_end <= limit
         missing_by_chance = 0 < age.missing_listings < MIN_MISSING_LISTINGS
         expired = before - age.unchanged_since > limit and not missing_by_chance
-        age.alive = not expired and (age.renewed or age.alive)
+        age.alive = not expired and age.alive
         age.valid_until = age.since + limit if age.alive and not age.missing_listings else float("-inf")
         return age
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isqrt
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
-@dataclass(frozen=True)
-class Peer:
+class Peer(NamedTuple):
     """The network endpoint of a node's agent, for notifications and links."""
 
     node: str

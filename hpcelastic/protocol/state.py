@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from hpcelastic.protocol.codec import Rows, column, renamed, row
 from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
@@ -213,12 +213,12 @@ def participants_of(members: Iterable[Member], *, with_starting: bool = False) -
 
     They are rows, because to make ten thousand objects and to encode them takes as long as all the rest of a decision.
     """
-
-    def fields_of(m: Member) -> list[Any]:
-        workers = m.local_world_size + m.starting * with_starting
-        return [m.node, workers, m.address, m.port, m.notification_port, m.topology, m.role]
-
-    return Rows.of(Participant, map(fields_of, members))
+    extra = int(with_starting)
+    rows = (
+        [m.node, m.local_world_size + extra * m.starting, m.address, m.port, m.notification_port, m.topology, m.role]
+        for m in members
+    )
+    return Rows.of(Participant, rows)
 
 
 BY_SCHEDULER = "by the scheduler"

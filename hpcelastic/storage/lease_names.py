@@ -187,15 +187,16 @@ def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member
     """
     if name.revision < 0 or name.text.endswith(_INCOMPLETE):
         return None
-    *new, rest = name.text.rpartition("~")[2].split(",", 2)
-    if before.text.rpartition("~")[2].split(",", 2)[-1] != rest:
-        return None
     try:
-        node_state, round = _STATES[new[0]], int(new[1])
+        node_state, round, rest = name.text.rpartition("~")[2].split(",", 2)
+        if before.text.rpartition("~")[2].split(",", 2)[2] != rest:
+            return None
+        values = member.__dict__.copy()
+        values["node_state"], values["round"] = _STATES[node_state], int(round)
     except (LookupError, ValueError):
         return None
     found = object.__new__(Member)  # dataclasses.replace sets each of the many fields anew
-    found.__dict__.update(member.__dict__, node_state=node_state, round=round)
+    object.__setattr__(found, "__dict__", values)
     return found
 
 

@@ -17,7 +17,7 @@ from tests.protocol.under_test import (
     Patch,
 )
 
-_READY = "return m.node_state is NodeState.READY and m.round == state.round and _alive(view, m.node)"
+_READY = "m.node_state is ready and m.round == round]"
 _STOPPED = (
     "return member.node_state is NodeState.LEFT or "
     "(member.node_state is NodeState.READY and member.round >= state.round)"
@@ -28,10 +28,9 @@ _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, l
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
-_WANTED = "return member.leaving is None and not state.drains(member)"
 _ROOM = "state.size_of([*state.participants, *outside]) > len(state.participants)"
 _CHOSEN = "ranked(state.participants, ready, size)"
-_WITH_STARTING = "with_starting = nodes.most_of(m.topology for m in ready) < nodes.min"
+_WITH_STARTING = "with_starting = fitting < nodes.min"
 _FENCED = (
     "if member is not None and member.node_state is NodeState.READY and member.round >= state.round:\n"
     "            return Cause"
@@ -64,14 +63,14 @@ MUTANTS = {
         "return effect, False, failure.timestamp, failure.rank",
     ),
     "a node that is ready for an older round is a member of the next round": Patch(
-        DECIDE, _READY, _READY.replace(" and m.round == state.round", "")
+        DECIDE, _READY, _READY.replace(" and m.round == round", "")
     ),
-    "a dead node is a member of the next round": Patch(DECIDE, _READY, _READY.replace(" and _alive(view, m.node)", "")),
+    "a dead node is a member of the next round": Patch(DECIDE, "[m for m in members if m.node not in dead]", "members"),
     "a node whose heartbeat was not seen is a member of the next round": Patch(
         DECIDE, "    if unproved:\n", "    if False:\n"
     ),
     "two incarnations of a node are members of a round": Patch(
-        DECIDE, "found.setdefault(seen.member.name, seen.member)", "found.setdefault(seen.member.node, seen.member)"
+        DECIDE, "if len({m.name for m in members}) == len(members):", "if True:"
     ),
     "the incarnation that was a member is preferred": Patch(
         DECIDE, "lambda m: (m.node not in state.ranks, m.node)", "lambda m: (m.node in state.ranks, m.node)"
@@ -116,8 +115,8 @@ MUTANTS = {
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "a lost node whose lease has not expired is expected": Patch(
         DECIDE,
-        "if m.node_state is NodeState.READY and m.round < state.round)",
-        "if m.node_state is not NodeState.READY or m.round < state.round)",
+        "if m.round < round and m.node_state is ready]",
+        "if m.round < round or m.node_state is not ready]",
     ),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
     "a success of some nodes counts as the success of all": Patch(
@@ -213,8 +212,14 @@ MUTANTS = {
     "a node that leaves after its workers stopped ends the grace period": Patch(
         DECIDE, _LOSES, "if not _alive(view, node):"
     ),
-    "a leaving node is a member of the next round": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
-    "a drained node is a member of the next round": Patch(DECIDE, _WANTED, "return member.leaving is None"),
+    "a leaving node is a member of the next round": Patch(
+        DECIDE, "there = [m for m in members if m.leaving is None]", "there = members"
+    ),
+    "a drained node is a member of the next round": Patch(
+        DECIDE,
+        "return [m for m in there if not state.drains(m)] if state.drained or state.retired else there",
+        "return there",
+    ),
     "the later of two warnings determines the grace period": Patch(DECIDE, "= min(leaving)", "= max(leaving)"),
     "two nodes get the same ranks": Patch(
         ASSIGNMENT, "first_rank=sum(sizes[:group_rank])", "first_rank=sum(sizes[: group_rank - 1])"

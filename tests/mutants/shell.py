@@ -203,8 +203,8 @@ MUTANTS = {
     "a node that hears no neighbour looks at each expiry": Patch(SUSPICION, "elif not alone and", "elif"),
     "a failure that cannot be read counts as the last one": Patch(
         DECIDE,
-        "    failures = _failures(state, view)\n    if cause",
-        "    failures = _failures(state, view) or state.failures\n    if cause",
+        "        failures = _failures(state, view)\n        saved",
+        "        failures = _failures(state, view) or state.failures\n        saved",
     ),
     "drained incarnations are never forgotten": Patch(
         DECIDE, "for node in state.retired if node in view.nodes", "for node in state.retired"
