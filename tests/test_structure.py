@@ -42,6 +42,7 @@ CACHES = {
     "agent/nonblocking_output.py": "a process needs one stream to the null device, which stays open",
     "api/submissions.py": "the state of the code counts as the present one for ten seconds",
     "config/validation.py": "the schema of a class never changes",
+    "network/sockets.py": "the family of an address never changes",
     "protocol/codec.py": "the reader of a type never changes",
     "pytorch/store.py": "the store of a run is one object in a process",
     "storage/modes.py": "the mode of a directory of a run is fixed when it is made",
