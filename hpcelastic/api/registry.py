@@ -60,7 +60,7 @@ class Registry:
         Removes the record if only the run was removed. If its parent directory is missing too, keeps the record,
         because the filesystem may not be mounted.
         """
-        if directory.parent.is_dir():
+        if is_directory(directory.parent):
             files.remove(self.root / name)
             return f"was in {directory}, which contains no run any more; its record is removed now"
         return (
@@ -88,12 +88,20 @@ def record_run(run: Path) -> None:
         )
 
 
-def holds_run(directory: Path) -> bool:
-    """Return whether a directory is that of a run. Raises OSError if that is unknown, for example without access."""
+def is_directory(path: Path) -> bool:
+    """Return whether a path is a directory. Raises OSError if that is unknown, for example without access.
+
+    `Path.is_dir` hides such errors since Python 3.14, and the path would be taken for missing.
+    """
     try:
-        return stat.S_ISDIR(os.stat(RunPaths(directory).register).st_mode)  # Path.is_dir hides errors since Python 3.14
+        return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def holds_run(directory: Path) -> bool:
+    """Return whether a directory is that of a run. Raises OSError if that is unknown, for example without access."""
+    return is_directory(RunPaths(directory).register)
 
 
 def runs_in(directory: Path) -> list[Path]:
@@ -132,7 +140,7 @@ def locate(name: str, runs: Path) -> Path:
 
 def known_runs(runs: Path) -> list[str]:
     """Return the names of the runs in the directory ``runs``, and of the recorded runs."""
-    here = files.names(runs) if runs.is_dir() else []
+    here = files.names(runs) if is_directory(runs) else []
     here = [name for name in here if RUN_NAME.fullmatch(name) and sees_run(runs / name)]
     return sorted({*here, *user_registry().names()})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import modes
-from hpcelastic.storage.foreign import owner_of
+from hpcelastic.storage.foreign import owner_of, user_name
 from hpcelastic.storage.mailbox import Mailbox
 from hpcelastic.storage.paths import RunPaths
 
@@ -41,6 +41,16 @@ def group_of(paths: RunPaths) -> str | None:
 def is_ours(paths: RunPaths) -> bool:
     """Return whether the run belongs to this user, or this user is root. Raises OSError."""
     return os.geteuid() in (0, paths.root.stat().st_uid)
+
+
+def require_submitter(paths: RunPaths) -> None:
+    """Raise ConfigError if a job that this user submits would not run as the owner of the run. Raises OSError."""
+    if os.geteuid() != paths.root.stat().st_uid:
+        name = owner_of(paths.root)
+        raise ConfigError(
+            f"{paths.root.name}: it belongs to {name}, and the new job would run as {user_name(os.geteuid())}; "
+            f"repeat this as {name}"
+        )
 
 
 def require_owner(paths: RunPaths, action: str) -> None:

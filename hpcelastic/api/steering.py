@@ -8,7 +8,7 @@ from functools import partial
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
-from hpcelastic.api.sharing import is_ours, require_owner
+from hpcelastic.api.sharing import is_ours, require_owner, require_submitter
 from hpcelastic.api.status import read_status
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.config import JobConfig, read_site
@@ -78,8 +78,10 @@ def scale(run: RunReader, nodes: int) -> ScaleResult:
     if not jobs_of(run.paths):
         return _scale_without_slurm(run, state, nodes)
     spares, current = state.settings.nodes.spares, capacity(run)
-    _steer(run, partial(decide.scale, nodes=nodes))
     missing = nodes + spares - current.running - current.waiting
+    if missing > 0:
+        require_submitter(run.paths)
+    _steer(run, partial(decide.scale, nodes=nodes))
     if missing > 0:
         job = _submit(run, nodes, missing)
         return ScaleResult(run.name, nodes, spares, current.running, current.waiting, missing, job)
@@ -106,6 +108,7 @@ def replace_nodes(run: RunReader, lost: int) -> str:
     missing = lost - current.waiting
     if missing <= 0:
         return f"{run.name}: {_nodes(current.waiting)} already pending"
+    require_submitter(run.paths)
     return f"{run.name}: {_nodes(missing)} submitted as job {_submit(run, state.max_nodes, missing)}"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcelastic.api.cleaning import OldRun, old_runs, remove_remains, remove_run
+from hpcelastic.api.registry import is_directory
 from hpcelastic.cli.json_output import add_json, print_json
 from hpcelastic.cli.parser import number_of
 from hpcelastic.errors import ConfigError
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     directory = Path(args.directory)
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise ConfigError(f"{directory.absolute()}: no such directory; write the directory of your runs")
     age, errors = args.older_than * _DAY, list[OSError]()
     runs = old_runs(directory, age, with_checkpoints=args.checkpoints)

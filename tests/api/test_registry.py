@@ -1,18 +1,20 @@
 """Runs are found by name: from other directories, by other processes, after they were moved or removed."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcelastic import ConfigError, Run
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.registry import Registry, record_run, user_registry
+from hpcelastic.api.registry import Registry, known_runs, record_run, user_registry
 from hpcelastic.errors import StoreError
 from tests.api.jobs import job
 from tests.cli.shell import TIMEOUT, Shell
@@ -156,3 +158,23 @@ def test_commands_find_a_run_from_anywhere(made: Shell) -> None:
     refused = made.python(*cd, "status", "far")
     assert refused.returncode == 1
     assert "Too many levels of symbolic links" in refused.stderr
+
+
+def test_a_directory_that_cannot_be_read_does_not_count_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a run whose filesystem has an error stays, and the names of its runs are not left out."""
+    read = os.stat
+
+    def stat(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    for look in (
+        lambda: Registry(tmp_path / "registry").explain_missing("r", tmp_path / "r"),
+        lambda: known_runs(tmp_path),
+    ):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            look()

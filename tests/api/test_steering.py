@@ -1,5 +1,6 @@
 """Requests for an active run: their results, and the requests that are refused without an effect."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hpcelastic.api.jobs import record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.api.steering import replace_nodes
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
@@ -167,6 +169,25 @@ def test_a_scale_beyond_the_limit_of_the_site_is_refused(
     assert run.status().scaled == 0
     run.scale(4)
     assert run.status().scaled == 4
+
+
+def test_root_submits_no_job_to_the_run_of_another_user(
+    make: Callable[..., RunPaths], slurm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job would run as root, and its files could not be used by the owner's jobs."""
+    run = submitted(paths := make())
+    slurm["has"] = Capacity(3, 0, ())
+    if os.geteuid() == 0:
+        os.chown(paths.root, 1000, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for change in (lambda: run.scale(4), lambda: replace_nodes(RunReader(paths), 1)):
+        with pytest.raises(
+            ConfigError, match=r"^r: it belongs to \S+, and the new job would run as root; repeat this as"
+        ):
+            change()
+    assert (run.status().scaled, slurm["added"]) == (0, 0)
+    run.scale(2)
+    assert run.status().scaled == 2
 
 
 def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) -> None:
