@@ -33,7 +33,7 @@ class Fabric:
     latency: float = 0.0001
     """From the sender to the receiver."""
 
-    sending: float = 5e-6
+    sending: float = 4.4e-6
     """Processor time of the sender for each message."""
 
     receiving: float = 12e-6

@@ -22,7 +22,8 @@ Some agents start no workers again after theirs have succeeded (`Member.final`).
 changes of size no longer end the round. If anything else ends it, the run has failed.
 """
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.budget import reason_to_give_up, refilled
@@ -272,7 +273,7 @@ def _joining(state: State, view: View) -> Decision:
     if fault is not None:
         return _commit(replace(state, grace=0.0, reason=f"{fault} during the grace period"))
     done = _done(state, view) if state.grace else set()
-    returned = _returned(state, view)
+    returned, unproved = _returned(state, view)
     stopped = done.union([m.node for m in returned])
     busy = tuple(node for node in state.ranks if node not in stopped and not _has_stopped(state, view, node))
     if busy:
@@ -286,23 +287,23 @@ def _joining(state: State, view: View) -> Decision:
             replace(state, grace=0.0, reason=f"round {state.round} ended before all its nodes had succeeded")
         )
     # A lease whose renewal this observer has not seen may belong to a node that died long ago.
-    unproved = [m.name for m in returned if not view.nodes[m.node].proved]
     if unproved:
         return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
     returned = _each_name_once(state, returned)
-    state = _charge(state, view, {m.node for m in returned if m.fenced != state.round} | finished)
-    returned = _may_join(state, returned)  # the charge may have drained nodes
+    before, state = state, _charge(state, view, returned, finished)
+    if state.drained != before.drained or state.retired != before.retired:
+        returned = [m for m in returned if not state.drains(m)]
     spent = reason_to_give_up(state)
     if spent is not None:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=spent))
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
     ready, nodes = _with_workers(returned), state.settings.nodes
-    fitting = nodes.most_of(m.topology for m in ready)
+    fitting = state.fitting(ready)
     with_starting = fitting < nodes.min
     if with_starting:
         ready = returned
-        fitting = nodes.most_of(m.topology for m in ready)
+        fitting = state.fitting(ready)
     if fitting < nodes.min:
         return Decision(None, f"waiting for nodes: {_ready_nodes(ready, fitting, nodes)}", short=True)
     if fitting < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
@@ -342,16 +343,18 @@ def _stopped(state: State, member: Member | None) -> bool:
     return member.node_state is NodeState.LEFT or (member.node_state is NodeState.READY and member.round >= state.round)
 
 
-def _charge(state: State, view: View, returned: Collection[str]) -> State:
+def _charge(state: State, view: View, returned: Collection[Member], finished: Collection[str]) -> State:
     """Count the ended round under its true cause. A failure next to a lost or leaving node is its consequence.
 
-    ``returned`` are the nodes that are there for the next round, or have finished.
+    ``returned`` are the members that are there for the next round, and ``finished`` the nodes that need none.
     """
     if state.cause is None:
         return state
     cause = state.cause
-    if cause is Cause.WORKER and any(node not in returned for node in state.ranks):
-        cause = Cause.NODE
+    if cause is Cause.WORKER:
+        stopped = {m.node for m in returned if m.fenced != state.round}.union(finished)
+        if any(node not in stopped for node in state.ranks):
+            cause = Cause.NODE
     kept: tuple[Failure, ...] = ()
     if cause is Cause.WORKER:
         failures = _failures(state, view)
@@ -376,20 +379,26 @@ def _expected_nodes(state: State, view: View) -> int | None:
     for a node that was lost in an earlier round and whose lease has not expired, and after the first round for unknown
     nodes.
     """
-    dead, left, ready, round = view.dead, NodeState.LEFT, NodeState.READY, state.round
-    members = [m for node, seen in view.nodes.items() if (m := seen.member) and node not in dead]
-    alive = _may_join(state, [m for m in members if m.node_state is not left])
-    late = len([m for m in alive if m.round < round and m.node_state is ready])
+    dead, late, known, left, ready = view.dead, 0, True, NodeState.LEFT, NodeState.READY
+    drains = _drains(state)
+    sizes: dict[str, int] = {}
+    names = defaultdict[str, set[str]](set)
+    for node, seen in view.nodes.items():  # once, because the objects of ten thousand nodes fit into no cache
+        m = seen.member
+        if m is None:
+            continue
+        names[m.job].add(m.name)
+        if m.node_state is not left and m.leaving is None and node not in dead and not (drains and drains(m)):
+            if m.node_state is ready and m.round < state.round:
+                late += 1
+            if not (m.job and m.job_nodes):
+                known = False
+            sizes[m.job] = m.job_nodes
     if view.expected is not None:
         return late + view.expected
-    sizes = {m.job: m.job_nodes for m in alive}
-    if "" in sizes or any(not m.job_nodes for m in alive):
+    if not known:
         return late if state.round else None
-    seen_names: dict[str, set[str]] = {job: set() for job in sizes}
-    for seen in view.nodes.values():
-        if (m := seen.member) and m.job in sizes:
-            seen_names[m.job].add(m.name)
-    return late + sum(max(0, size - len(seen_names[job])) for job, size in sizes.items())
+    return late + sum(max(0, size - len(names[job])) for job, size in sizes.items())
 
 
 def _form(state: State, view: View, ready: list[Member], with_starting: bool) -> State:
@@ -431,18 +440,27 @@ def _is_in(member: Member | None, node_state: NodeState, round: int) -> bool:
 
 def _ready(state: State, view: View) -> list[Member]:
     """Return the nodes that ask for a place in the round after this one, each name once, in no particular order."""
-    return _with_workers(_each_name_once(state, _returned(state, view)))
+    return _with_workers(_each_name_once(state, _returned(state, view)[0]))
 
 
 def _with_workers(members: Iterable[Member]) -> list[Member]:
     return [member for member in members if member.local_world_size > 0]
 
 
-def _returned(state: State, view: View) -> list[Member]:
-    """Return the nodes that are alive and ready, also those whose workers are still starting."""
-    ready, round, dead = NodeState.READY, state.round, view.dead
-    members = [m for seen in view.nodes.values() if (m := seen.member) and m.node_state is ready and m.round == round]
-    return _may_join(state, [m for m in members if m.node not in dead])
+def _returned(state: State, view: View) -> tuple[list[Member], list[str]]:
+    """Return the nodes that are alive and ready, also those whose workers are still starting.
+
+    Return also the names of those of which no heartbeat was seen.
+    """
+    dead, round, ready, drains = view.dead, state.round, NodeState.READY, _drains(state)
+    found = [
+        seen
+        for seen in view.nodes.values()
+        if (m := seen.member) and m.node_state is ready and m.round == round and m.leaving is None
+        if m.node not in dead and not (drains and drains(m))
+    ]
+    members = [seen.member for seen in found if seen.member]
+    return members, [seen.member.name for seen in found if not seen.proved and seen.member]
 
 
 def _each_name_once(state: State, members: list[Member]) -> list[Member]:
@@ -461,10 +479,9 @@ def _each_name_once(state: State, members: list[Member]) -> list[Member]:
     return list(found.values())
 
 
-def _may_join(state: State, members: list[Member]) -> list[Member]:
-    """Return those of the ``members`` that may be in the next round."""
-    there = [m for m in members if m.leaving is None]
-    return [m for m in there if not state.drains(m)] if state.drained or state.retired else there
+def _drains(state: State) -> Callable[[Member], bool] | None:
+    """Return `State.drains` if any node is excluded from all rounds."""
+    return state.drains if state.drained or state.retired else None
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:

@@ -31,22 +31,23 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
 
     ``ready`` are the ready nodes, each name once; ``before`` are the members of the last round, by rank.
     """
-    found = list(ready)
-    here = {m.name: m for m in found}
-    names = [name_of(node) for node in column(before, "node")]
-    staying = [here[name] for name in names if name in here]
-    kept = {m.name: m for m in staying[:max_nodes]}
+    here = {m.name: m for m in ready}
+    seats = [here.pop(name_of(node), None) for node in column(before, "node")]
+    staying = [member for member in seats if member]
+    kept, surplus = staying[:max_nodes], staying[max_nodes:]
+    if surplus or not kept:
+        nodes = {m.node for m in kept}
+        seats = [member if member and member.node in nodes else None for member in seats] if kept else []
     room = max_nodes - len(kept)
-    seats = [kept.get(name) for name in names] if kept else []
-    newcomers = in_order(_without(staying, found))
+    newcomers = in_order(here.values())
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
     newcomers = _without(replacements.values(), newcomers)
     if not newcomers:
-        return inside, staying[max_nodes:]
+        return inside, surplus
     near = {prefix for m in inside for prefix in prefixes(m)}
     others = _without(chosen_newcomers(newcomers, room - len(replacements), near), newcomers)
-    return inserted(inside, _without(others, newcomers)), [*staying[max_nodes:], *others]
+    return inserted(inside, _without(others, newcomers)), [*surplus, *others]
 
 
 def _without(excluded: Iterable[Member], members: Iterable[Member]) -> list[Member]:

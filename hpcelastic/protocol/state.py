@@ -5,7 +5,7 @@ contains only decisions (`State`). So a thousand nodes join without contention, 
 round.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -315,9 +315,14 @@ class State:
         """Maximum number of nodes of a round."""
         return self.settings.nodes.whole(self.target or self.settings.nodes.max)
 
-    def size_of(self, nodes: Iterable[Member | Participant]) -> int:
+    def fitting(self, nodes: Collection[Member | Participant]) -> int:
+        """Return how many of these nodes make whole groups."""
+        groups = self.settings.nodes
+        return groups.most_of(node.topology for node in nodes) if groups.within else groups.whole(len(nodes))
+
+    def size_of(self, nodes: Collection[Member | Participant]) -> int:
         """Return the number of members of a round for which these nodes are there."""
-        return min(self.max_nodes, self.settings.nodes.most_of(node.topology for node in nodes))
+        return min(self.max_nodes, self.fitting(nodes))
 
     def drains(self, member: Member) -> bool:
         """True if the node must not be in a round."""

@@ -17,13 +17,13 @@ from tests.protocol.under_test import (
     Patch,
 )
 
-_READY = "m.node_state is ready and m.round == round]"
+_READY = "m.node_state is ready and m.round == round and m.leaving is None"
 _STOPPED = (
     "return member.node_state is NodeState.LEFT or "
     "(member.node_state is NodeState.READY and member.round >= state.round)"
 )
 _SUCCESS_STAYS = "if _is_in(member, NodeState.SUCCEEDED, state.round):\n            continue"
-_ECHO = "if cause is Cause.WORKER and any(node not in returned for node in state.ranks):"
+_ECHO = "if any(node not in stopped for node in state.ranks):"
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
@@ -65,7 +65,9 @@ MUTANTS = {
     "a node that is ready for an older round is a member of the next round": Patch(
         DECIDE, _READY, _READY.replace(" and m.round == round", "")
     ),
-    "a dead node is a member of the next round": Patch(DECIDE, "[m for m in members if m.node not in dead]", "members"),
+    "a dead node is a member of the next round": Patch(
+        DECIDE, "if m.node not in dead and not (drains", "if not (drains"
+    ),
     "a node whose heartbeat was not seen is a member of the next round": Patch(
         DECIDE, "    if unproved:\n", "    if False:\n"
     ),
@@ -115,8 +117,8 @@ MUTANTS = {
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "a lost node whose lease has not expired is expected": Patch(
         DECIDE,
-        "if m.round < round and m.node_state is ready]",
-        "if m.round < round or m.node_state is not ready]",
+        "if m.node_state is ready and m.round < state.round:",
+        "if m.node_state is not ready or m.round < state.round:",
     ),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
     "a success of some nodes counts as the success of all": Patch(
@@ -186,7 +188,7 @@ MUTANTS = {
     ),
     "a failure beside a loss spends a restart": Patch(DECIDE, _ECHO, "if False:"),
     "the failure of a fenced node spends a restart": Patch(DECIDE, " if m.fenced != state.round}", "}"),
-    "a failure spends no restart": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
+    "a failure spends no restart": Patch(DECIDE, _ECHO, "if True:"),
     "a loss spends a restart": Patch(
         DECIDE,
         'return Cause.NODE, f"{name_of(node)} was lost", 0.0, node',
@@ -212,13 +214,9 @@ MUTANTS = {
     "a node that leaves after its workers stopped ends the grace period": Patch(
         DECIDE, _LOSES, "if not _alive(view, node):"
     ),
-    "a leaving node is a member of the next round": Patch(
-        DECIDE, "there = [m for m in members if m.leaving is None]", "there = members"
-    ),
+    "a leaving node is a member of the next round": Patch(DECIDE, _READY, _READY.replace(" and m.leaving is None", "")),
     "a drained node is a member of the next round": Patch(
-        DECIDE,
-        "return [m for m in there if not state.drains(m)] if state.drained or state.retired else there",
-        "return there",
+        DECIDE, "return state.drains if state.drained or state.retired else None", "return None"
     ),
     "the later of two warnings determines the grace period": Patch(DECIDE, "= min(leaving)", "= max(leaving)"),
     "two nodes get the same ranks": Patch(

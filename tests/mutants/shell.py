@@ -206,6 +206,9 @@ MUTANTS = {
         "        failures = _failures(state, view)\n        saved",
         "        failures = _failures(state, view) or state.failures\n        saved",
     ),
+    "a node that the end of its round has drained is a member of the next round": Patch(
+        DECIDE, "if state.drained != before.drained or state.retired != before.retired:", "if False:"
+    ),
     "drained incarnations are never forgotten": Patch(
         DECIDE, "for node in state.retired if node in view.nodes", "for node in state.retired"
     ),
@@ -711,6 +714,7 @@ BY_TESTS = {
     "each report of a silence is another one": "tests/rendezvous/test_notifications.py",
     "a node that hears no neighbour looks at each expiry": "tests/rendezvous/test_notifications.py",
     "a failure that cannot be read counts as the last one": "tests/protocol/test_decide.py",
+    "a node that the end of its round has drained is a member of the next round": "tests/protocol/test_decide.py",
     "drained incarnations are never forgotten": "tests/protocol/test_decide.py",
     "drained incarnations that may return are forgotten": "tests/protocol/test_decide.py",
     "a node that is no leader reads the leases before it starts its workers": "tests/rendezvous/test_notifications.py",

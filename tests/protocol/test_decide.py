@@ -21,7 +21,8 @@ from hpcelastic.protocol.decide import (
     retire,
     scale,
 )
-from hpcelastic.protocol.findings import Charge, RollbackDemand
+from hpcelastic.protocol.findings import Charge, Rollback, RollbackDemand
+from hpcelastic.protocol.rollback import ATTEMPTS
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
 from tests.protocol.builders import (
@@ -1088,6 +1089,15 @@ def test_the_state_has_the_first_reports_and_those_that_decide_what_follows() ->
     decided = decide(state, seen).next
     assert decided is not None
     assert [report.rank for report in decided.failures] == [*range(64), 90, 80]
+
+
+def test_a_node_that_the_end_of_its_round_drains_is_not_in_the_next_one() -> None:
+    state = joining("abc", Cause.WORKER, given=settings(2, 3, last_call=0.0))
+    state = replace(state, rollback=Rollback(0, 3, 5, ATTEMPTS - 1))
+    report = replace(failure("b", 1, 2.0), rollback=RollbackDemand(5, 3))
+    decided = decide(state, view(ready("a", 1), ready("b", 1, failure=report), ready("c", 1))).next
+    assert decided is not None
+    assert (decided.drained, [p.name for p in decided.participants]) == (("b",), ["a", "c"])
 
 
 def test_a_success_counts_although_the_lease_expired_at_that_moment() -> None:
