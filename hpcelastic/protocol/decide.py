@@ -464,7 +464,7 @@ def _returned(state: State, view: View) -> tuple[list[Member], list[str]]:
 
 
 def _each_name_once(state: State, members: list[Member]) -> list[Member]:
-    """Return the later one of two incarnations of a node.
+    """Return the members with each name once: the later one of two incarnations of a node.
 
     A name occurs twice while the lease of a dead incarnation has not expired. Then the incarnation that was not in the
     round is the later one, and counts.
