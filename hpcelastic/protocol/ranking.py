@@ -31,15 +31,16 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
 
     ``ready`` are the ready nodes, each name once; ``before`` are the members of the last round, by rank.
     """
-    here = {m.name: m for m in ready}
-    seats = [here.pop(name_of(node), None) for node in column(before, "node")]
+    found = list(ready)
+    here = {m.name: m for m in found}
+    seats = [here.get(name_of(node)) for node in column(before, "node")]
     staying = [member for member in seats if member]
     kept, surplus = staying[:max_nodes], staying[max_nodes:]
     if surplus or not kept:
         nodes = {m.node for m in kept}
         seats = [member if member and member.node in nodes else None for member in seats] if kept else []
     room = max_nodes - len(kept)
-    newcomers = in_order(here.values())
+    newcomers = in_order(_without(staying, found) if len(staying) < len(found) else [])
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
     newcomers = _without(replacements.values(), newcomers)

@@ -89,6 +89,14 @@ def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> Non
             TWO, DECIDE, "    if busy:\n", "    if False:\n", "run at the same time", id="no wait for running workers"
         ),
         pytest.param(
+            LOST,
+            DECIDE,
+            "if len({m.name for m in members}) == len(members):",
+            "if True:",
+            "is a member twice",
+            id="two incarnations of a node",
+        ),
+        pytest.param(
             replace(TWO, faults=(("crash", 1),)),
             DECIDE,
             " or not _alive(view, node)",
