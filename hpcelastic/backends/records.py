@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.leaders import place
+from hpcelastic.protocol.leaders import precedence
 from hpcelastic.protocol.liveness import NOT_SEEN, LeaseAge
 from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
@@ -130,7 +130,7 @@ class RecordsBackend:
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
         members = [lease.member for lease in self.leases().values()]
         ready = (m for m in members if m.node_state is NodeState.READY)
-        first = heapq.nsmallest(count, ready, key=lambda m: place(m.node, m.order, m.job_nodes, len(members)))
+        first = heapq.nsmallest(count, ready, key=lambda m: precedence(m.node, m.order, m.job_nodes, len(members)))
         return len(members), first
 
     def remove_leases(self, nodes: Collection[str]) -> None:

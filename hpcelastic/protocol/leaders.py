@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
 from math import inf, log2
-from zlib import crc32
 
 from hpcelastic.protocol.peers import linked
+from hpcelastic.protocol.spread import share
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State, View
 
 COUNT = 3
@@ -28,9 +28,6 @@ _MAX_TURN_RATE = 32
 
 _WATCHERS = 10
 """Nodes without a part in a round that read the leases often, on average."""
-
-_SPREAD = 0.2
-"""The part of the usual interval by which a node acts earlier than another one, at most."""
 
 
 def is_large(nodes: int) -> bool:
@@ -100,26 +97,19 @@ def watches(state: State, own: Member, nodes: int) -> bool:
         return False
     outside = 0 if own.node in state.ranks else nodes - len(state.participants)
     if state.phase is Phase.RUNNING:
-        return own.node not in state.ranks and _share(own.node) * max(1, outside) < _WATCHERS
-    return is_large(nodes) and _share(own.node) * (outside or nodes) < _WATCHERS
+        return own.node not in state.ranks and share(own.node) * max(1, outside) < _WATCHERS
+    return is_large(nodes) and share(own.node) * (outside or nodes) < _WATCHERS
 
 
-def part_of_interval(node: str) -> float:
-    """Return the part of the usual interval after which a node renews its lease, and polls.
+def precedence(node: str, order: int, job_nodes: int, nodes: int) -> tuple[bool, float, str]:
+    """Return the key by which ready nodes are sorted to find the leaders of a run of so many ``nodes``.
 
-    All nodes publish something at the same moments, such as the beginning of a round or the end of a pause of the
-    filesystem. With equal intervals they would act together from then on, and whatever happens at such a moment would
-    wait behind them.
+    In a large job it is the ``order`` of the node. Many small jobs, or nodes without a job, have the same orders. Of
+    two nodes of a large run the same one comes first for all nodes, however many of the others each has seen. Otherwise
+    two could wait for each other.
     """
-    return 1 - _SPREAD * _share(node)
-
-
-def place(node: str, order: int, job_nodes: int, nodes: int) -> int:
-    """Return the place of a ready ``node`` among so many ``nodes``, in the order in which they look, and lead.
-
-    In a large job it is the ``order`` of the node. Many small jobs, or nodes without a job, have the same orders.
-    """
-    return int(_share(node) * nodes) if is_large(nodes) and not is_large(job_nodes) else order
+    alone = _is_alone(job_nodes, nodes)
+    return alone, share(node) if alone else order, node
 
 
 def turn(state: State, own: str, lost: str) -> int:
@@ -147,13 +137,14 @@ def rivals(before: State, after: State) -> list[Participant]:
     return around(before, after.lost)
 
 
+def _is_alone(job_nodes: int, nodes: int) -> bool:
+    """Return whether the order in a job says little about the place of a node among so many ``nodes``."""
+    return is_large(nodes) and not is_large(job_nodes)
+
+
 def _place(member: Member, nodes: int) -> int:
-    return place(member.node, member.order, member.job_nodes, nodes)
-
-
-def _share(node: str) -> float:
-    """Return the share of all nodes that come before this one, in an order that their names determine."""
-    return crc32(node.encode()) / 2**32
+    """Return the place of a ready node among so many ``nodes``, in the order in which they look."""
+    return int(share(member.node) * nodes) if _is_alone(member.job_nodes, nodes) else member.order
 
 
 def _turn(place: int) -> float:
@@ -179,4 +170,4 @@ def _has_left(view: View, node: str) -> bool:
 def _ready(state: State, view: View, nodes: int) -> list[Participant | Member]:
     members = (seen.member for seen in view.nodes.values() if seen.member and seen.alive)
     found = (m for m in members if m.node_state is NodeState.READY and m.round <= state.round)
-    return [*nsmallest(COUNT, found, key=lambda m: (_place(m, nodes), m.node))]
+    return [*nsmallest(COUNT, found, key=lambda m: precedence(m.node, m.order, m.job_nodes, nodes))]

@@ -42,7 +42,7 @@ class HeldLease(NamedTuple):
 class LeaseDuration:
     """The duration of one node's lease, in seconds. It is constant unless ``rendezvous.lease`` is ``auto``.
 
-    ``part`` is that of `hpcelastic.protocol.leaders.part_of_interval`.
+    ``part`` is that of `hpcelastic.protocol.spread.part_of_interval`.
     """
 
     def __init__(self, settings: RendezvousSettings, part: float = 1.0) -> None:

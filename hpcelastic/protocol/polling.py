@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.spread import part_of_interval, until_moment
 from hpcelastic.protocol.state import Phase
 
 _MAX_POLL_RATE = 128
@@ -54,11 +55,11 @@ class PollResult:
 class PollSchedule:
     """The schedule of one node's polls, on ``clock``, in seconds.
 
-    ``part`` is that of `hpcelastic.protocol.leaders.part_of_interval`.
+    ``node`` has times of its own; see `hpcelastic.protocol.spread`.
     """
 
-    def __init__(self, settings: RendezvousSettings, clock: Callable[[], float], part: float = 1.0) -> None:
-        self._poll, self._part = settings.poll, part
+    def __init__(self, settings: RendezvousSettings, clock: Callable[[], float], node: str = "") -> None:
+        self._poll, self._node, self._part = settings.poll, node, part_of_interval(node)
         self.lease = settings.first_lease
         """The duration of this node's lease, in seconds."""
 
@@ -105,7 +106,7 @@ class PollSchedule:
         self._result, self._polled, self._notified = result, now, float("inf")
         self._earliest = now + max(_MIN_INTERVAL, took)
         self._regular = now + self._poll_interval(result)
-        self._next_read = min(now + self._read_interval(result), float("inf") if done else self._next_read)
+        self._next_read = min(now + self._until_read(result, now), float("inf") if done else self._next_read)
 
     def record_caught_up(self) -> None:
         """The node follows the state now, so that the next poll is no longer urgent."""
@@ -150,10 +151,16 @@ class PollSchedule:
             return max(2 * self.lease * self._part, self._shared_poll_interval(result))
         return self.lease / (6 if result.nodes > 1 else 3)
 
-    def _read_interval(self, result: PollResult) -> float:
-        """Return the seconds until the leases are read."""
-        interval = self._poll_interval(result)
-        return interval if result.rank is not None else max(interval, self._shared_read_interval(result))
+    def _until_read(self, result: PollResult, now: float) -> float:
+        """Return the seconds until the leases are read.
+
+        The nodes that are no leaders read them one after the other. If all leaders are lost, one of the others reads
+        them after a part of the interval: the more others are left, the sooner.
+        """
+        interval, shared = self._poll_interval(result), self._shared_read_interval(result)
+        if result.rank is not None or shared <= interval:
+            return interval
+        return interval + until_moment(self._node, now + interval, shared)
 
     def _shared_poll_interval(self, result: PollResult) -> float:
         return max(self._poll, result.nodes / _MAX_POLL_RATE * self._part)

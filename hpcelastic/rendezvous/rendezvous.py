@@ -11,12 +11,13 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import column, encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import leader_rank, leaders, part_of_interval, rivals
+from hpcelastic.protocol.leaders import leader_rank, leaders, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.publications import ends_the_round, grows, reports_loss
 from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.spread import part_of_interval
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
@@ -51,9 +52,8 @@ class Rendezvous:
         self._node, self._times, self._clock = node, times, clock
         self._notifier, self._committed = notifier or NoNotifier(), committed
         self._register = backend.register(node)
-        part = part_of_interval(node)
-        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until, part)
-        self._schedule = PollSchedule(times, clock, part)
+        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until, part_of_interval(node))
+        self._schedule = PollSchedule(times, clock, node)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._leases = ObservedLeases(backend, times, clock, self._known, self._lease)
         self._suspicions = Suspicions(node, self._leases, self._known, clock)

@@ -12,6 +12,10 @@ from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.observed_leases import EXPIRY_DELAY, ObservedLeases
 
+_LONG = 3
+"""Durations of a lease after which a reading tells little of the leaders that live at that time. Nodes that watch the
+leaders read the leases more often."""
+
 
 class Turns:
     """The turns of the node whose lease is ``lease``, in the state that is ``known``. ``clock`` returns seconds."""
@@ -28,8 +32,12 @@ class Turns:
     def begin(self) -> None:
         """The content of the own lease, or the phase of the run, has changed."""
         self._since = self._clock()
-        self._first_look = self._second_look = inf
-        """The times of the first two readings of the leases since then; infinite before them."""
+        self._looks: list[float] = []
+        """The times of the first two readings of the leases since then, and of the last one. A reading long after the
+        one before it is a first one again: the leaders may have died since they were seen to live."""
+
+        self._looks_again = False
+        """Whether there was such a reading."""
 
     @property
     def pause(self) -> float:
@@ -56,21 +64,31 @@ class Turns:
         if self._phase != (state.phase, state.round):
             self._phase = state.phase, state.round
             self.begin()
-        if self._since <= looked_at < self._first_look:
-            self._first_look = looked_at
-        elif self._first_look < looked_at < self._second_look:
-            self._second_look = looked_at
         duration, last, due = self._lease.duration.seconds, max(looked_at, self._since), inf
-        turn = self._since + stand_in_turn(state, own, self._leases.size)
+        self._note(looked_at, _LONG * duration)
+        waits = own.node_state is NodeState.READY
+        turn = (
+            self._since if self._looks_again and waits else self._since + stand_in_turn(state, own, self._leases.size)
+        )
         if turn < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
-            if self._second_look < inf:  # leases that have not changed since the first look expire
-                turn = self._first_look + self._leases.expiry + EXPIRY_DELAY
+            if len(self._looks) > 1:  # leases that have not changed since the first look expire
+                turn = self._looks[0] + self._leases.expiry + EXPIRY_DELAY
             due = max(turn, last + duration / 4)
         if watches(state, own, self._leases.size):
             due = min(due, last + 2 * duration)
         return due - self._clock()
 
+    def _note(self, looked_at: float, long: float) -> None:
+        """Note the time of the last reading. One that is more than ``long`` seconds after the last is a first one."""
+        looks = self._looks
+        if looked_at < self._since or looked_at in looks:
+            return
+        if looks and looked_at - looks[-1] > long:
+            self._looks, self._looks_again = [looked_at], True
+        else:
+            self._looks = [*looks[:2], looked_at]
+
     def _renews(self, node: str) -> bool:
-        """Return whether a node has renewed its lease between two readings since the turns began."""
+        """Return whether a node has renewed its lease after the second of the readings that are noted."""
         silence = self._leases.silence(node)
-        return silence is not None and self._clock() - silence >= self._second_look
+        return silence is not None and len(self._looks) > 1 and self._clock() - silence >= self._looks[1]

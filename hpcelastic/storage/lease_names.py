@@ -16,7 +16,7 @@ from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
 
-from hpcelastic.protocol.leaders import place
+from hpcelastic.protocol.leaders import precedence
 from hpcelastic.protocol.state import Member, NodeState, name_of
 
 MAX_NAME_LENGTH = 230
@@ -117,7 +117,8 @@ def first_ready_members(texts: Collection[str], count: int) -> list[Member]:
             continue
         order, job_nodes = values[_ORDER_INDEX], values[_JOB_NODES_INDEX]
         if order.isdecimal() and job_nodes.isdecimal():
-            found.append((place(text.partition("~")[0], int(order), int(job_nodes), len(texts)), text))
+            key = precedence(text.partition("~")[0], int(order), int(job_nodes), len(texts))
+            found.append((key, text))
     names = [parse(text) for _, text in heapq.nsmallest(count, found)]
     members = [member_of(name)[0] for name in names if name]
     return [member for member in members if member]

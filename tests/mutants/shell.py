@@ -224,7 +224,7 @@ MUTANTS = {
         TURNS, "if self._phase != (state.phase, state.round):", "if False:"
     ),
     "many nodes with the same order look at once": Patch(
-        LEADERS, "is_large(nodes) and not is_large(job_nodes) else order", "False else order"
+        LEADERS, "if _is_alone(member.job_nodes, nodes) else", "if False else"
     ),
     "a link that is made again stays suspect": Patch(SUSPICION, "        self._suspects.pop(node, None)\n", ""),
     "a silent node stays so after it is no neighbour any more": Patch(
@@ -245,7 +245,13 @@ MUTANTS = {
         "own.node_state is NodeState.READY and own.node not in state.ranks\n    return _turn",
     ),
     "a turn jumps with the number of nodes": Patch(
-        LEADERS, "int(_share(node) * nodes) if", "crc32(node.encode()) % nodes if"
+        LEADERS, "int(share(member.node) * nodes) if", "int(share(member.node) * 2**32) % nodes if"
+    ),
+    "two nodes that know another number of nodes wait for each other": Patch(
+        LEADERS, "share(node) if alone else order, node", "int(share(node) * nodes) if alone else order, node"
+    ),
+    "two nodes of which one is in a large job wait for each other": Patch(
+        LEADERS, "return alone, share(node) if alone", "return False, share(node) * nodes if alone"
     ),
     "the turns of nodes are evenly apart": Patch(
         LEADERS, "max(_TURN_INTERVAL * log2((place + 1) / COUNT), place / _MAX_TURN_RATE)", "place * _TURN_INTERVAL"
@@ -254,10 +260,10 @@ MUTANTS = {
     "a node that has left leads": Patch(LEADERS, " and not _has_left(view, p.node))", ")"),
     "nodes that are not ready lead": Patch(LEADERS, "if m.node_state is NodeState.READY and m.round", "if m.round"),
     "of many nodes others lead than those that look first": Patch(
-        LEADERS, "key=lambda m: (_place(m, nodes), m.node)", "key=lambda m: (m.order, m.node)"
+        LEADERS, "key=lambda m: precedence(m.node, m.order, m.job_nodes, nodes)", "key=lambda m: (m.order, m.node)"
     ),
     "others are known to lead than those that look first": Patch(
-        LEASE_NAMES, 'place(text.partition("~")[0], int(order), int(job_nodes), len(texts))', "int(order)"
+        LEASE_NAMES, 'precedence(text.partition("~")[0], int(order), int(job_nodes), len(texts))', "int(order)"
     ),
     "a node waits for its next poll before its turn begins": Patch(
         RENDEZVOUS, "            self._schedule.read_at_turn(self._turns.until_reading(()))", "            pass"
@@ -269,7 +275,7 @@ MUTANTS = {
         TURNS, "if turn < inf and not any(", "if turn < inf and (True or "
     ),
     "a renewal that a node sees at its first look proves that a leader lives": Patch(
-        TURNS, ">= self._second_look", ">= self._first_look"
+        TURNS, ">= self._looks[1]", ">= self._looks[0]"
     ),
     "no node outside a round watches its members": Patch(
         TURNS, "if watches(state, own, self._leases.size):", "if False:"
@@ -278,16 +284,22 @@ MUTANTS = {
         LEADERS, "else nodes - len(state.participants)", "else nodes"
     ),
     "all nodes outside a round watch its members": Patch(
-        LEADERS, "_share(own.node) * max(1, outside) < _WATCHERS", "True"
+        LEADERS, "share(own.node) * max(1, outside) < _WATCHERS", "True"
     ),
     "no node watches the leaders while a round forms": Patch(
-        LEADERS, "is_large(nodes) and _share(own.node)", "False and _share(own.node)"
+        LEADERS, "is_large(nodes) and share(own.node)", "False and share(own.node)"
     ),
     "a few nodes outside a round that has ended do not watch its members": Patch(
-        LEADERS, "_share(own.node) * (outside or nodes)", "_share(own.node) * nodes"
+        LEADERS, "share(own.node) * (outside or nodes)", "share(own.node) * nodes"
     ),
     "a node whose turn has come reads until it sees that a leader is dead": Patch(
-        TURNS, "            if self._second_look < inf:", "            if False:"
+        TURNS, "            if len(self._looks) > 1:", "            if False:"
+    ),
+    "a renewal from before a long pause proves that a leader lives": Patch(
+        TURNS, "[looked_at], True", "[looked_at], False"
+    ),
+    "members of a round look again after a long pause": Patch(
+        TURNS, "if self._looks_again and waits", "if self._looks_again"
     ),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"
@@ -340,9 +352,9 @@ MUTANTS = {
         POLLING, "read or (ended and bool(result.rank))", "read"
     ),
     "all nodes renew their leases together": Patch(LEASE_DURATION, "/ RENEWALS * self._part", "/ RENEWALS"),
-    "all nodes have the same interval": Patch(RENDEZVOUS, ", held_until, part)", ", held_until)"),
+    "all nodes have the same interval": Patch(RENDEZVOUS, ", held_until, part_of_interval(node))", ", held_until)"),
     "all nodes have the same schedule": Patch(
-        RENDEZVOUS, "PollSchedule(times, clock, part)", "PollSchedule(times, clock)"
+        RENDEZVOUS, "PollSchedule(times, clock, node)", "PollSchedule(times, clock)"
     ),
     "all nodes poll together": Patch(POLLING, "2 * self.lease * self._part", "2 * self.lease"),
     "very many nodes poll as often as others": Patch(
@@ -358,6 +370,9 @@ MUTANTS = {
     "a notified node does not poll": Patch(POLLING, "if newer or result is None:", "if result is None:"),
     "all nodes poll at every publication": Patch(
         POLLING, "max(now, self._polled + self._shared_read_interval(result))", "now"
+    ),
+    "nodes that are no leaders read the leases all at once": Patch(
+        POLLING, "return interval + until_moment(self._node, now + interval, shared)", "return shared"
     ),
     "polls delay the reading of leases": Patch(POLLING, 'float("inf") if done else self._next_read', 'float("inf")'),
     "the node that ends a round leaves the decision to the leaders": Patch(
@@ -381,7 +396,7 @@ MUTANTS = {
     "a lease is dated before it was read": Patch(
         LIVENESS,
         "age.version, age.since, age.missing_listings = version, after, 0",
-        "age.version, age.since, age.missing_listings = version, before, 0",
+        "after = before\n            age.version, age.since, age.missing_listings = version, after, 0",
     ),
     "a renewal during a long sleep proves life": Patch(
         LIVENESS, "proved = before - self._last_listing_end <= limit", "proved = self._last_listing_end >= 0"
@@ -727,6 +742,11 @@ BY_TESTS = {
     "many nodes of small jobs that continue a small run wait for dead leaders": "tests/rendezvous/test_turns.py",
     "members of small jobs do not stand in": "tests/protocol/test_leaders.py",
     "a turn jumps with the number of nodes": "tests/protocol/test_leaders.py",
+    "two nodes that know another number of nodes wait for each other": "tests/protocol/test_leaders.py",
+    "two nodes of which one is in a large job wait for each other": "tests/protocol/test_leaders.py",
+    "nodes that are no leaders read the leases all at once": "tests/protocol/test_polling.py",
+    "a renewal from before a long pause proves that a leader lives": "tests/rendezvous/test_turns.py",
+    "members of a round look again after a long pause": "tests/rendezvous/test_turns.py",
     "the turns of nodes are evenly apart": "tests/protocol/test_leaders.py",
     "very many nodes look in a second": "tests/protocol/test_leaders.py",
     "a node that has left leads": "tests/protocol/test_leaders.py",

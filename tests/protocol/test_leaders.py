@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_turn, leader_rank, leaders, rivals, stand_in_turn, watches
+from hpcelastic.protocol.leaders import first_turn, leader_rank, leaders, precedence, rivals, stand_in_turn, watches
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
@@ -183,6 +183,14 @@ def test_another_number_of_nodes_hardly_changes_a_turn() -> None:
         own = replace(member("x", NodeState.READY, 1, order=0, job_nodes=1), node=f"x{i}@0")
         turns = [stand_in_turn(state, own, nodes) for nodes in (1000, 1006, 1100)]
         assert turns == sorted(turns) and turns[-1] < 1.1 * turns[0] + 1
+
+
+@pytest.mark.parametrize("job_nodes", [1, 100], ids=["no job is large", "one job is large"])
+def test_two_nodes_of_a_large_run_never_wait_for_each_other(job_nodes: int) -> None:
+    """Each knows another number of nodes, and has not seen all of them."""
+    fields = [(f"x{i}@0", i % job_nodes, job_nodes if i < 100 else 1) for i in range(300)]
+    orders = [sorted(fields, key=lambda each: precedence(*each, nodes)) for nodes in range(65, 1000, 17)]
+    assert all(order == orders[0] for order in orders)
 
 
 def test_a_small_run_without_many_nodes_needs_no_other_leaders() -> None:

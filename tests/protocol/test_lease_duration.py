@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.protocol.leaders import part_of_interval
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.settings import RENEWALS, RendezvousSettings
+from hpcelastic.protocol.spread import part_of_interval
 
 TRIAL, MEMORY = 30, 500
 

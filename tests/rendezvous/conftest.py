@@ -12,4 +12,4 @@ def large_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rare_readings(large_rounds: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a large round, nodes that are no leaders do not read the leases within a test."""
-    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 0.01)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1e-9)

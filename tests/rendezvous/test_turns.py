@@ -12,6 +12,7 @@ from hpcelastic.protocol import leaders, polling
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import checkpoint, drain, reopen
 from hpcelastic.protocol.settings import NodeRange
+from hpcelastic.protocol.spread import until_moment
 from hpcelastic.protocol.state import NodeState, Participant, Phase, State, View
 from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import OwnLease
@@ -162,6 +163,40 @@ def test_a_few_nodes_outside_a_large_round_that_ends_watch_its_members(
     state = deliver(world, nodes, until=began + 1000.0)
     assert (state.phase, len(state.participants)) == (Phase.RUNNING, 4)
     assert world.now - began < 2 * LEASE + 2 * DEAD
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.JOINING])
+def test_nodes_that_no_other_watches_for_continue_a_large_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    """They read the leases one after the other, and see renewals from before the loss. Each looks again then."""
+    monkeypatch.setattr(leaders, "_WATCHERS", 0)
+    world, state, renew = large_round_without_members(tmp_path, 600)
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 604**2 / 300.0)  # each node reads after 300 s
+    ended = checkpoint(state).next
+    assert ended is not None
+    if phase is Phase.JOINING:
+        assert world.backend.register("test").commit(2, encode(ended))
+    nodes = nodes_of(world, 4, 4, round=1)
+    for _ in range(30):
+        renew()
+        deliver(world, nodes, until=world.now + HEARTBEAT)
+    began = world.now
+    state = deliver(world, nodes, until=began + 1000.0)
+    assert (state.phase, len(state.participants)) == (Phase.RUNNING, 4)
+    first = min(until_moment(node.member.node, began, 300.0) for node in nodes)
+    assert world.now - began < first + 2 * DEAD + LAST_CALL + 10.0
+
+
+@pytest.mark.usefixtures("large_rounds")
+def test_members_of_a_round_that_read_rarely_do_not_look_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their links tell them of a loss."""
+    monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 12**2 / 100.0)  # each node reads after 100 s
+    world, nodes = running(tmp_path, 12)
+    found = [readings(node, monkeypatch) for node in nodes]
+    deliver(world, nodes, until=world.now + 500.0)
+    others = [len(times) for times in found if len(times) < 100]
+    assert len(others) == 9 and all(4 <= count <= 6 for count in others), others
 
 
 @pytest.mark.parametrize("jobs", [1, 12], ids=["one job", "a job for each"])

@@ -275,8 +275,8 @@ class Node:
 
     def _park(self, action: Any) -> None:
         """Park the workers, or stop them if they cannot be parked."""
-        group = self._group
-        if not self.world.scenario.profile.parks or self.world.random.random() < 0.3:
+        group, world = self._group, self.world
+        if not world.scenario.profile.parks or (world.random.random() < 0.3 and not world.calm):
             self._stop_group()
             self._start_early(group)
             return
@@ -284,12 +284,12 @@ class Node:
         if group is None:
             return
         self.stopping = True
-        self._main_task.pause(self.world.random.uniform(0, 1))
+        self._main_task.pause(world.random.uniform(0, 1))
         self.stopping = False
         self._keep(group)
         self._disarm_guard(group)
-        self.world.log(f"{self.id} has parked the workers of round {group.part.round}")
-        self.world.echo(group.part.round)
+        world.log(f"{self.id} has parked the workers of round {group.part.round}")
+        world.echo(group.part.round)
         self._start_early(group)
 
     # Workers that start outside a round

@@ -60,7 +60,7 @@ def _member_in_name(text: str) -> tuple[Member | None, bool]:
 
 
 _CALM = 60.0
-"""Seconds after the last fault from which on no worker fails because of another one."""
+"""Seconds after the last fault from which on no worker fails because of another one, and each can be parked."""
 
 
 class Simulation:
@@ -175,7 +175,8 @@ class Simulation:
         for name in self._names:
             if nodes.most_of(node.member.topology for node in self.live() if not node.leaving) < nodes.min:
                 self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
-        deadline = self.now + SETTLED + self.scenario.traits.negative
+        rarely = len(self.nodes) ** 2 / self.code.module(POLLING)._MAX_LEASE_RATE  # others than the leaders read then
+        deadline = self.now + SETTLED + self.scenario.traits.negative + rarely
         while self.live() and self.now < deadline:
             self.advance(self.now + 1.0)
         if not self.state.phase.final or self.live():
@@ -267,12 +268,18 @@ class Simulation:
         else:
             self.referee.committed(number, old, new, writer, self.now)
 
+    @property
+    def calm(self) -> bool:
+        """True if the last fault was long ago."""
+        return self.now > self.scenario.profile.until + _CALM
+
     def echo(self, round: int) -> None:
         """Workers of ``round`` have ended on a node. The workers of other nodes may fail because of it.
 
         Not for ever: if workers are started early, each such failure causes another round, whose end may cause others.
+        So does each worker that cannot be parked.
         """
-        if self.now > self.scenario.profile.until + _CALM:
+        if self.calm:
             return
         for node in self.nodes:
             for group in node.groups:
