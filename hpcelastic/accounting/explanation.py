@@ -256,7 +256,7 @@ def _is_consequence(failed: FailedWorker) -> bool:
 def _why_lost(evidence: RoundEvidence, node: str) -> Explanation:
     """Return why a node was lost, by its own last events, and by the signs that others have seen."""
 
-    look = f"look at the state of the node: scontrol show node {node}"
+    look = f"look at the state of the node; under SLURM: scontrol show node {node}"
 
     def because(
         id: str, cause: str, blame: Blame = Blame.NODE, *, certain: bool = True, remedy: str = look
