@@ -170,7 +170,8 @@ class Simulation:
             node.slow_down(1.0)
             self._release(node)
         grace = self.state.settings.rendezvous.checkpoint_grace
-        self.advance(self.now + 10 + grace)  # nodes that were about to leave have left
+        # Nodes that were about to leave have left, and no round forms with a dead one, for which others would leave.
+        self.advance(self.now + LEASE + MARGIN + 1.0 + grace)
         nodes = self.state.settings.nodes
         for name in self._names:
             if nodes.most_of(node.member.topology for node in self.live() if not node.leaving) < nodes.min:
