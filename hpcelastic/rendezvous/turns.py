@@ -66,10 +66,8 @@ class Turns:
             self.begin()
         duration, last, due = self._lease.duration.seconds, max(looked_at, self._since), inf
         self._note(looked_at, _LONG * duration)
-        waits = own.node_state is NodeState.READY
-        turn = (
-            self._since if self._looks_again and waits else self._since + stand_in_turn(state, own, self._leases.size)
-        )
+        again = self._looks_again and own.node_state is NodeState.READY
+        turn = self._since + (0.0 if again else stand_in_turn(state, own, self._leases.size))
         if turn < inf and not any(self._renews(leader.node) for leader in leaders if leader.node != own.node):
             if len(self._looks) > 1:  # leases that have not changed since the first look expire
                 turn = self._looks[0] + self._leases.expiry + EXPIRY_DELAY

@@ -299,7 +299,7 @@ MUTANTS = {
         TURNS, "[looked_at], True", "[looked_at], False"
     ),
     "members of a round look again after a long pause": Patch(
-        TURNS, "if self._looks_again and waits", "if self._looks_again"
+        TURNS, "again = self._looks_again and own.node_state is NodeState.READY", "again = self._looks_again"
     ),
     "a silent neighbour is not observed": Patch(
         RENDEZVOUS, "                self._suspicions.became_silent(node)\n", "                pass\n"

@@ -97,6 +97,20 @@ def large_round_without_members(root: Path, count: int) -> tuple[World, State, C
     return world, state, renew
 
 
+def waiting_with_a_large_round(root: Path, phase: Phase, renewals: int) -> tuple[World, list[NotifiedNode]]:
+    """Return four nodes that wait outside a large round, which runs or has ended. Its members die after so many
+    renewals."""
+    world, state, renew = large_round_without_members(root, 600)
+    if phase is Phase.JOINING:
+        ended = checkpoint(state).next
+        assert ended is not None and world.backend.register("test").commit(2, encode(ended))
+    nodes = nodes_of(world, 4, 4, round=1)
+    for _ in range(renewals):
+        renew()
+        deliver(world, nodes, until=world.now + HEARTBEAT)
+    return world, nodes
+
+
 @pytest.mark.parametrize("waiting", [1, 4, 20])
 @pytest.mark.parametrize("jobs", [True, False], ids=["a job for each", "one job"])
 def test_a_few_nodes_soon_continue_a_run_that_was_large(
@@ -152,13 +166,7 @@ def test_a_few_nodes_outside_a_large_round_that_ends_watch_its_members(
 ) -> None:
     """The members live when the round ends, and all of them die before the next one forms."""
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 1.0)
-    world, state, renew = large_round_without_members(tmp_path, 600)
-    ended = checkpoint(state).next
-    assert ended is not None and world.backend.register("test").commit(2, encode(ended))
-    nodes = nodes_of(world, 4, 4, round=1)
-    for _ in range(15):
-        renew()
-        deliver(world, nodes, until=world.now + HEARTBEAT)
+    world, nodes = waiting_with_a_large_round(tmp_path, Phase.JOINING, 15)
     began = world.now
     state = deliver(world, nodes, until=began + 1000.0)
     assert (state.phase, len(state.participants)) == (Phase.RUNNING, 4)
@@ -171,16 +179,8 @@ def test_nodes_that_no_other_watches_for_continue_a_large_run(
 ) -> None:
     """They read the leases one after the other, and see renewals from before the loss. Each looks again then."""
     monkeypatch.setattr(leaders, "_WATCHERS", 0)
-    world, state, renew = large_round_without_members(tmp_path, 600)
     monkeypatch.setattr(polling, "_MAX_LEASE_RATE", 604**2 / 300.0)  # each node reads after 300 s
-    ended = checkpoint(state).next
-    assert ended is not None
-    if phase is Phase.JOINING:
-        assert world.backend.register("test").commit(2, encode(ended))
-    nodes = nodes_of(world, 4, 4, round=1)
-    for _ in range(30):
-        renew()
-        deliver(world, nodes, until=world.now + HEARTBEAT)
+    world, nodes = waiting_with_a_large_round(tmp_path, phase, 30)
     began = world.now
     state = deliver(world, nodes, until=began + 1000.0)
     assert (state.phase, len(state.participants)) == (Phase.RUNNING, 4)
