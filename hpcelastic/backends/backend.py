@@ -52,8 +52,11 @@ class AnyLease(Protocol):
 class AnyObserver(Protocol):
     """An observer of the leases of all nodes; see `hpcelastic.storage.leases.LeaseObserver`."""
 
-    def observe(self, expected: Iterable[str]) -> Mapping[str, Seen]:
-        """Return all nodes that have a lease, and the nodes that are ``expected`` to have one."""
+    def observe(self, expected: Iterable[str], *, complete: bool = False) -> Mapping[str, Seen]:
+        """Return all nodes that have a lease, and the nodes that are ``expected`` to have one.
+
+        The content of a lease may be older if it is changed at the same time, unless it has to be ``complete``.
+        """
 
     def admit(self, nodes: Iterable[str]) -> None:
         """Record that ``nodes`` are members of a round that has begun since the last listing: they were alive then."""

@@ -277,8 +277,11 @@ class RecordObserver(LivenessObserver[str]):
         self._records = records
         self._seen: dict[str, Seen] = {}
 
-    def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
-        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
+    def observe(self, expected: Iterable[str], *, complete: bool = True) -> dict[str, Seen]:
+        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise.
+
+        The answer of a server is always ``complete``.
+        """
         before = self._clock()
         listed = {key.removeprefix(_NODES_PREFIX): text for key, text in self._records.all(_NODES_PREFIX).items()}
         ages = self._liveness.observe(listed, expected, before, self._clock())

@@ -94,15 +94,15 @@ class PollSchedule:
         To read them and to decide has taken the time from ``started`` to now. The next poll waits as long. Only the
         first leader does not, if that time was short: all nodes may wait for it to see the last of them.
 
-        When a round ends, the other leaders put off a reading that was due: it would come together with that of the
-        first one.
+        When a round ends, all nodes but the first leader put off a reading that was due: it would come together with
+        that of the first leader, or delay the beginning of the next round on this node.
         """
         now = self._clock()
         took = min(now - started, _MAX_BACK_OFF) if read else 0.0
         if result.phase is Phase.JOINING and result.rank == 0 and took < self._poll:
             took = 0.0
         ended = result.phase is Phase.JOINING and self._result is not None and self._result.phase is Phase.RUNNING
-        done = read or (ended and bool(result.rank))
+        done = read or (ended and result.rank != 0)
         self._result, self._polled, self._notified = result, now, float("inf")
         self._earliest = now + max(_MIN_INTERVAL, took)
         self._regular = now + self._poll_interval(result)

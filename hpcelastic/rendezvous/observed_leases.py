@@ -6,7 +6,7 @@ from dataclasses import replace
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.leaders import COUNT
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Seen, View
+from hpcelastic.protocol.state import Member, Phase, Seen, View
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 
@@ -91,7 +91,7 @@ class ObservedLeases:
         if state.round > self._round:
             self.observer.admit(node for node in state.ranks if node != state.just_lost)
             self._round = state.round
-        self.nodes = self.observer.observe(state.ranks)
+        self.nodes = self.observer.observe(state.ranks, complete=state.phase is Phase.JOINING)
         self._version, self.own = self._known.number, self._lease.published
         self._count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()

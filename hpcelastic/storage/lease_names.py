@@ -89,12 +89,17 @@ def parse(text: str) -> LeaseName | None:
         return LeaseName(node, -1, -1, text) if "@" in node and tilde else None
 
 
-def newest(texts: Iterable[str], known: Mapping[str, LeaseName | None] = {}) -> dict[str, LeaseName]:  # not changed
+def newest(
+    texts: Iterable[str],
+    known: Mapping[str, LeaseName | None] = {},  # not changed
+    found: Mapping[str, LeaseName] = {},  # not changed
+) -> dict[str, LeaseName]:
     """Return the greatest name of each node in a listing. A node that dies during a renewal leaves two names.
 
     ``known`` has names that were parsed before, because most names of a long listing are those of the listing before.
+    ``found`` has the names of another part of the listing.
     """
-    found: dict[str, LeaseName] = {}
+    found = dict(found)
     for text in texts:
         name = known[text] if text in known else parse(text)
         if name is not None:

@@ -172,14 +172,23 @@ class LeaseObserver(LivenessObserver[LeaseName]):
         super().__init__(expiry, clock, lambda name: name.duration, LeaseName.follows)
         self._directory = directory
         self._contents: dict[str, _Content] = {}
-        self._names: dict[str, LeaseName | None] = {}
-        """The names of the last listing, by their text."""
+        self._listed: dict[str, LeaseName] = {}
+        """The names of the last listing, by node."""
 
-    def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
-        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
+        self._names: dict[str, LeaseName | None] = {}
+        """The same by their text."""
+
+    def observe(self, expected: Iterable[str], *, complete: bool = False) -> dict[str, Seen]:
+        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise.
+
+        A listing may miss leases that are renamed at the same time. To be ``complete``, a second one then follows.
+        """
         before = self._clock()
-        listed = newest(files.names(self._directory), self._names)
-        self._names = {name.text: name for name in listed.values()}
+        texts = sorted(files.names(self._directory))  # objects that are used in the order of their creation are fast
+        listed = newest(texts, self._names)
+        if complete and self._listed.keys() - listed.keys():
+            listed = newest({*files.names(self._directory)}.difference(texts), found=listed)
+        self._listed, self._names = listed, {name.text: name for name in listed.values()}
         ages = self._liveness.observe(listed, expected, before, self._clock())
         for node in self._liveness.forgotten:
             self._contents.pop(node, None)

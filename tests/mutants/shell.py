@@ -349,8 +349,21 @@ MUTANTS = {
     "a third without a live member has no leader": Patch(LEADERS, "if len(found) < COUNT:", "if not found:"),
     "a ready member leads twice": Patch(LEADERS, " if member.node not in there]", "]"),
     "other leaders read when a round ends if that was due": Patch(
-        POLLING, "read or (ended and bool(result.rank))", "read"
+        POLLING, "read or (ended and result.rank != 0)", "read or (ended and result.rank is None)"
     ),
+    "nodes that are no leaders read when a round ends if that was due": Patch(
+        POLLING, "read or (ended and result.rank != 0)", "read or (ended and bool(result.rank))"
+    ),
+    "a lease that a listing misses delays a round": Patch(
+        OBSERVED_LEASES, "complete=state.phase is Phase.JOINING", "complete=False"
+    ),
+    "a lease that a listing misses is looked for at any time": Patch(
+        OBSERVED_LEASES, "complete=state.phase is Phase.JOINING", "complete=True"
+    ),
+    "a lease that a listing misses is not looked for": Patch(
+        LEASES, "if complete and self._listed.keys() - listed.keys():", "if False:"
+    ),
+    "the leases of the first listing are forgotten": Patch(LEASES, ".difference(texts), found=listed)", ")"),
     "all nodes renew their leases together": Patch(LEASE_DURATION, "/ RENEWALS * self._part", "/ RENEWALS"),
     "all nodes have the same interval": Patch(RENDEZVOUS, ", held_until, part_of_interval(node))", ", held_until)"),
     "all nodes have the same schedule": Patch(
@@ -707,6 +720,11 @@ BY_TESTS = {
     "a third without a live member has no leader": "tests/protocol/test_leaders.py",
     "a ready member leads twice": "tests/protocol/test_leaders.py",
     "other leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
+    "nodes that are no leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
+    "a lease that a listing misses delays a round": "tests/rendezvous/test_rendezvous.py",
+    "a lease that a listing misses is looked for at any time": "tests/rendezvous/test_rendezvous.py",
+    "a lease that a listing misses is not looked for": "tests/storage/test_leases.py",
+    "the leases of the first listing are forgotten": "tests/storage/test_leases.py",
     "all nodes renew their leases together": "tests/protocol/test_lease_duration.py",
     "all nodes have the same interval": "tests/rendezvous/test_rendezvous.py",
     "all nodes have the same schedule": "tests/rendezvous/test_rendezvous.py",

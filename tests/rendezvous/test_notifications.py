@@ -57,7 +57,9 @@ def test_a_node_that_is_not_a_leader_follows_a_new_version_without_reading_the_l
     observe = LeaseObserver.observe
     for node in nodes:
         reader = node.rendezvous._leases.observer
-        monkeypatch.setattr(reader, "observe", lambda e, r=reader, n=node: readers.add(n.member.name) or observe(r, e))
+        monkeypatch.setattr(
+            reader, "observe", lambda *a, r=reader, n=node, **k: readers.add(n.member.name) or observe(r, *a, **k)
+        )
     f = nodes[-1]
     f.fail(1)
     state = f.turn()
@@ -514,7 +516,9 @@ def test_a_node_that_reports_a_loss_notifies_the_leaders_before_it_reads_the_lea
     last.rendezvous.receive(PeerRefused(lost.member.node))
     observer, notified = last.rendezvous._leases.observer, list[Any]()
     observe = observer.observe
-    monkeypatch.setattr(observer, "observe", lambda it: notified.extend(last.notifier.notified) or observe(it))
+    monkeypatch.setattr(
+        observer, "observe", lambda *a, **k: notified.extend(last.notifier.notified) or observe(*a, **k)
+    )
     version = last.rendezvous._known.number
     assert last.turn() is not None
     assert notified == [({"a", "b", "c"}, version)]
@@ -539,7 +543,7 @@ def test_the_leases_are_read_once_for_the_decision_about_a_death(
     lost, last = nodes[-2:]
     reader, readings = last.rendezvous._leases.observer, list[float]()
     observe = reader.observe
-    monkeypatch.setattr(reader, "observe", lambda expected: readings.append(world.now) or observe(expected))
+    monkeypatch.setattr(reader, "observe", lambda *a, **k: readings.append(world.now) or observe(*a, **k))
     if newer:
         steer_run(world.backend, "user", partial(scale, nodes=6))
         last.rendezvous.receive(Notification(last.rendezvous._known.number + 1))

@@ -76,6 +76,36 @@ def test_a_barrier_waits_for_enough_nodes(tmp_path: Path) -> None:
     assert len(history(world)) == 2, "one version forms a round, however many join"
 
 
+def test_a_lease_that_a_listing_misses_does_not_delay_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was renamed at the moment of the listing."""
+    world, a, b = running_pair(tmp_path)
+    shown, missed = files.names, list[str]()
+
+    def listing(directory: Path) -> list[str]:
+        found = shown(directory)
+        if missed and directory == world.paths.leases:
+            name = missed.pop()
+            return [text for text in found if not text.startswith(name)]
+        return found
+
+    monkeypatch.setattr(files, "names", listing)
+    world.now += HEARTBEAT
+    b.step()
+    missed[:] = ["b@", "b@"]
+    a.step()
+    assert missed == ["b@"], "while a round runs, it does not matter"
+    missed.clear()
+    b.fail(1)
+    b.step()
+    a.set_state(NodeState.READY, 1)
+    assert a.step().state.phase is Phase.JOINING
+    b.set_state(NodeState.READY, 1)
+    b.rendezvous.renew(b.member)
+    missed.append("b@")
+    state = a.step().state
+    assert (state.phase, state.round, missed) == (Phase.RUNNING, 2, [])
+
+
 def test_a_round_that_may_grow_waits_for_the_last_call(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 3)
     a, b = world.node("a"), world.node("b")
@@ -304,9 +334,9 @@ def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     observer, made = node.rendezvous._leases.observer, []
     observe = observer.observe
 
-    def counted(expected: Iterable[str]) -> dict[str, Seen]:
+    def counted(expected: Iterable[str], *, complete: bool) -> dict[str, Seen]:
         made.append(None)
-        return observe(expected)
+        return observe(expected, complete=complete)
 
     monkeypatch.setattr(observer, "observe", counted)
     return made

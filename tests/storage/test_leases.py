@@ -504,6 +504,56 @@ def test_a_listing_without_a_lease_is_no_evidence(tmp_path: Path, observer: Leas
     assert not alive(observer), "this listing shows an old name"
 
 
+@pytest.mark.parametrize(
+    ("complete", "missed", "rounds"),
+    [
+        pytest.param(True, [[]], [1, 1], id="nothing is missed"),
+        pytest.param(True, [["n1"], []], [1, 1], id="the second listing shows it"),
+        pytest.param(True, [["n1"], ["n2"]], [1, 1], id="each listing misses another one"),
+        pytest.param(True, [["n1"], ["n1"]], [0, 1], id="the second listing misses it too"),
+        pytest.param(False, [["n1"]], [0, 1], id="only one listing"),
+    ],
+)
+def test_a_complete_observation_looks_again_for_missed_leases(
+    tmp_path: Path,
+    observer: LeaseObserver,
+    monkeypatch: pytest.MonkeyPatch,
+    complete: bool,
+    missed: list[list[str]],
+    rounds: list[int],
+) -> None:
+    nodes = [NODE, "n2@0-ab"]
+    owned = {node: OwnLease(tmp_path, node) for node in nodes}
+    for round in (0, 1):
+        for node, lease in owned.items():
+            lease.renew(replace(MEMBER, node=node, round=round))
+        if round == 0:
+            observer.observe([])
+    shown, left = files.names, iter(missed)
+
+    def listing(directory: Path) -> list[str]:
+        without = next(left)  # no listing more than these
+        return [name for name in shown(directory) if name.partition("@")[0] not in without]
+
+    monkeypatch.setattr(files, "names", listing)
+    seen = observer.observe([], complete=complete)
+    assert [member.round for node in nodes if (member := seen[node].member)] == rounds
+    assert next(left, None) is None
+
+
+def test_a_lease_that_was_removed_is_looked_for_once(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    observer.observe([])
+    only(tmp_path).unlink()
+    shown, listings = files.names, list[Path]()
+    monkeypatch.setattr(files, "names", lambda directory: listings.append(directory) or shown(directory))
+    observer.observe([], complete=True)
+    observer.observe([], complete=True)
+    assert len(listings) == 3
+
+
 def test_a_node_that_all_listings_miss_dies(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert alive(observer)
