@@ -7,7 +7,7 @@ Times are virtual. The processor time of the code is measured, so that results a
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 
 from benchmarks.model.cluster import Cluster, Effort, directory_sizes, version_size
@@ -15,6 +15,12 @@ from benchmarks.model.parameters import Model
 
 _IDLE = 30.0
 """Seconds for which a round runs before something happens to it."""
+
+_SPREAD = 10.0
+"""More seconds, at most. The leaders read the leases at regular times, so nodes are lost at random ones."""
+
+_LOSSES, _LARGE_LOSSES = 5, 3
+"""The number of losses of one node, and of one node in a hundred."""
 
 _PAUSE = 10.0
 """Seconds for which the filesystem does not answer."""
@@ -40,27 +46,31 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         cluster.start()
         yield "cold", cluster.until_round(1, size)
         yield f"idle {_IDLE:g} s", cluster.idle(_IDLE)
-        lost = [size // 2]
-        cluster.lose(lost)
-        yield "one lost", cluster.until_round(2, size - len(lost))
+        random = Random(0)
+        left = {*range(size)}
+
+        def lose(indexes: Collection[int]) -> Effort:
+            cluster.idle(_IDLE + random.uniform(0, _SPREAD))
+            cluster.lose(indexes)
+            left.difference_update(indexes)
+            return cluster.until_round(cluster.round + 1, len(left))
+
+        for _ in range(_LOSSES):
+            yield "one lost", lose(random.sample(sorted(left), 1))
         cluster.idle(_IDLE)
-        cluster.drain(size // 3)
-        lost.append(size // 3)
-        yield "drained", cluster.until_round(3, size - len(lost))
+        drained = sorted(left)[size // 3]
+        cluster.drain(drained)
+        left.remove(drained)
+        yield "drained", cluster.until_round(cluster.round + 1, len(left))
         cluster.idle(_IDLE)
         if cluster.settings.rendezvous.min_lease > _PAUSE:  # else the guards of all nodes kill the workers
             cluster.pause_storage(_PAUSE)
             yield f"pause {_PAUSE:g} s", cluster.idle(2 * _PAUSE)
-        more = sorted({*Random(0).sample(range(size), max(1, size // 100))} - {*lost})
-        cluster.lose(more)
-        lost += more
-        yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost))
+        for _ in range(_LARGE_LOSSES):
+            yield "1 % lost", lose(random.sample(sorted(left), max(1, size // 100)))
         cluster.idle(_IDLE)
         if size <= _MOST_READERS:
-            more = [index for index in range(0, size, 2) if index not in lost]
-            cluster.lose(more)
-            lost += more
-            yield "half lost", cluster.until_round(cluster.round + 1, size - len(lost))
+            yield "half lost", lose([index for index in left if index % 2 == 0])
         cluster.requeue(_IDLE)
         yield "requeued", cluster.until_round(cluster.round + 1, size - 1)  # one is drained
         largest = max(directory_sizes(cluster).values())

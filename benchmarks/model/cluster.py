@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -193,7 +193,7 @@ class Cluster:
         self._make_nodes(restart=self.nodes[0].restart + 1)
         self.start()
 
-    def lose(self, indexes: list[int]) -> None:
+    def lose(self, indexes: Collection[int]) -> None:
         for index in indexes:
             self.nodes[index].end()
 

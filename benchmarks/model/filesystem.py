@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.model.memory import objects_in_holes
 from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from tests.simulation import filesystem
@@ -15,6 +16,9 @@ _METADATA = {"open", "create", "link", "symlink", "replace", "unlink", "mkdir", 
 
 _UNAWAITED = {"close"}
 """Those of them that no client waits for."""
+
+_LONG = 5000
+"""Names of a listing whose objects must lie together in memory. To let them do so takes a quarter of a second."""
 
 
 class Servers:
@@ -29,6 +33,8 @@ class Servers:
         self.read = 0
         """Bytes."""
 
+        self._filling: list[list[bytes]] = []
+
     def request(self, number: int) -> float:
         """Send ``number`` requests, one after the other. Return the seconds until the last one is executed."""
         storage = self.model.storage
@@ -36,6 +42,11 @@ class Servers:
         one = 1 / storage.operations
         before = storage.round_trip * (number - 1)
         return self.metadata.take(number * one, storage.round_trip / 2) + before
+
+    def fill_holes(self) -> None:
+        """Let the next objects lie together in memory; see `objects_in_holes`."""
+        self._filling.clear()
+        self._filling = objects_in_holes()
 
 
 class Mount(filesystem.Mount):
@@ -72,6 +83,9 @@ class Mount(filesystem.Mount):
         if kind == "list":
             self._pause(self._meter.take(len(result) * model.processor.entry))
             self._request("list", self._pages(result))
+            if len(result) > _LONG:
+                self._servers.fill_holes()
+                self._meter.resume()
         elif kind == "read":
             self._servers.read += len(result)
             self._pause(self._servers.data.take(len(result) / model.storage.bandwidth) + model.storage.round_trip)

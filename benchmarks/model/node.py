@@ -142,10 +142,10 @@ class Notifier:
         )
 
     def notify(self, nodes: Iterable[Any], version: int, change: bytes = b"") -> None:
-        cluster = self._node.cluster
-        receivers = [cluster.by_id[target.node].notifier for target in nodes if target.node != self._node.id]
+        cluster, targets = self._node.cluster, [target.node for target in nodes]
         meter, sending = self._node.meter, self._fabric.sending
         meter.take(0.0)
+        receivers = [cluster.by_id[target].notifier for target in targets if target != self._node.id]
         for receiver in receivers:
             delay = meter.processor.take(sending) + self._fabric.latency
             self._clock.after(delay, partial(receiver.receive, version, change), receiver._node.process)
