@@ -55,7 +55,7 @@ class AnyObserver(Protocol):
     def observe(self, expected: Iterable[str], *, complete: bool = False) -> Mapping[str, Seen]:
         """Return all nodes that have a lease, and the nodes that are ``expected`` to have one.
 
-        The content of a lease may be older if it is changed at the same time, unless it has to be ``complete``.
+        If ``complete``, leases that are not shown because they are renewed at this moment are looked for once more.
         """
 
     def admit(self, nodes: Iterable[str]) -> None:

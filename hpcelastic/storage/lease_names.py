@@ -91,7 +91,7 @@ def parse(text: str) -> LeaseName | None:
 
 def newest(
     texts: Iterable[str],
-    known: Mapping[str, LeaseName | None] = {},  # not changed
+    known: Mapping[str, LeaseName] = {},  # not changed
     found: Mapping[str, LeaseName] = {},  # not changed
 ) -> dict[str, LeaseName]:
     """Return the greatest name of each node in a listing. A node that dies during a renewal leaves two names.

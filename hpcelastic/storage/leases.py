@@ -175,9 +175,6 @@ class LeaseObserver(LivenessObserver[LeaseName]):
         self._listed: dict[str, LeaseName] = {}
         """The names of the last listing, by node."""
 
-        self._names: dict[str, LeaseName | None] = {}
-        """The same by their text."""
-
     def observe(self, expected: Iterable[str], *, complete: bool = False) -> dict[str, Seen]:
         """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise.
 
@@ -185,10 +182,10 @@ class LeaseObserver(LivenessObserver[LeaseName]):
         """
         before = self._clock()
         texts = sorted(files.names(self._directory))  # objects that are used in the order of their creation are fast
-        listed = newest(texts, self._names)
+        listed = newest(texts, known={name.text: name for name in self._listed.values()})
         if complete and self._listed.keys() - listed.keys():
             listed = newest({*files.names(self._directory)}.difference(texts), found=listed)
-        self._listed, self._names = listed, {name.text: name for name in listed.values()}
+        self._listed = listed
         ages = self._liveness.observe(listed, expected, before, self._clock())
         for node in self._liveness.forgotten:
             self._contents.pop(node, None)
