@@ -44,6 +44,7 @@ CACHES = {
     "config/validation.py": "the schema of a class never changes",
     "network/sockets.py": "the family of an address never changes",
     "protocol/codec.py": "the reader of a type never changes",
+    "protocol/rows.py": "the defaults of a class never change",
     "pytorch/store.py": "the store of a run is one object in a process",
     "storage/modes.py": "the mode of a directory of a run is fixed when it is made",
     "storage/files.py": "the type of a filesystem does not change while a run uses it",

@@ -17,8 +17,8 @@ from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.changes import changed, unpack
-from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import State, View, name_of
 from hpcelastic.storage.mounts import Mount as Mounted

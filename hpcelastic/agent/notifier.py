@@ -12,8 +12,8 @@ from hpcelastic.network import (
     Transfer,
     shared_key,
 )
-from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.peers import linked
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.state import Member, Participant
 from hpcelastic.storage.paths import RunPaths, safe_name
 
@@ -23,22 +23,23 @@ class NetworkNotifier:
 
     def __init__(self, network: Network, node: str) -> None:
         self._network, self._node = network, node
-        self._watched: tuple[Sequence[Participant], int] = ((), -1)
+        self._members: Sequence[Participant] = ()
         self._peers: list[Peer] = []
+        self._watched: tuple[list[Peer], int] = [], -1
 
     @property
     def healthy(self) -> bool:
         # The only member of a round leads it: it polls every few seconds in any case, and has no peer to watch.
-        return self._network.healthy or len(self._watched[0]) == 1
+        return self._network.healthy or len(self._members) == 1
 
     def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
         self._network.notify(map(peer_of, nodes), version, change)
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
-        if (members, version) != self._watched:
-            if members is not self._watched[0]:
-                self._peers = [peer_of(member) for member in self._neighbours(members)]
-            self._watched = members, version
+        if members is not self._members:
+            self._members, self._peers = members, [peer_of(member) for member in self._neighbours(members)]
+        if (self._peers, version) != self._watched:
+            self._watched = self._peers, version
             self._network.watch(self._peers, version)
 
     def _neighbours(self, members: Sequence[Participant]) -> list[Participant]:

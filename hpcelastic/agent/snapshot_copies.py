@@ -13,8 +13,8 @@ from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
 from hpcelastic.agent.notifier import peer_of
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.network import Peer, Transfer, TransferError
-from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.peers import buddy
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.state import Phase, State, name_of
 from hpcelastic.training.memory import allocate_shared
 from hpcelastic.training.retention import CheckpointName, Retention

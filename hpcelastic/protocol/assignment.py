@@ -6,8 +6,8 @@ Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.findings import Rollback
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.state import Member, Phase, State
 
 

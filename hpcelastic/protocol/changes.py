@@ -14,7 +14,8 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-from hpcelastic.protocol.codec import DecodeError, Rows, column, decode, encode, updated
+from hpcelastic.protocol.codec import DecodeError, decode, encode, updated
+from hpcelastic.protocol.rows import Rows, column
 from hpcelastic.protocol.state import Participant, State
 
 MAX_LENGTH = 900

@@ -9,9 +9,11 @@ decoded when they are used.
 import dataclasses
 import enum
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hpcelastic.protocol.rows import Rows, defaults_of, is_row, shortened
 
 T = TypeVar("T")
 Read: TypeAlias = Callable[[Any], Any]
@@ -28,87 +30,6 @@ _PLAIN = {str, int, float, bool, type(None)}
 def renamed(old: str) -> Mapping[str, str]:
     """Return the metadata of a dataclass field that older documents call ``old``. A document may have either name."""
     return {_OLD_NAME: old}
-
-
-_AS_ROW = "__encoded_as_row__"
-"""The attribute of a class whose values are encoded as rows."""
-
-
-def row(kind: type[T]) -> type[T]:
-    """Encode the values of a dataclass as lists in the order of the fields, without the last ones that have defaults.
-
-    A state has one for each node. A row takes a third of the space of an object. Objects are decoded too. A field added
-    later comes last, and has a default.
-    """
-    setattr(kind, _AS_ROW, True)
-    return kind
-
-
-class Rows(Sequence[T]):
-    """A tuple of values of ``kind``, from their rows. The types in the rows are right already.
-
-    Each value is decoded when it is used for the first time.
-    """
-
-    def __init__(self, kind: type[T], rows: Sequence[list[Any]]) -> None:
-        self.kind, self.rows = kind, rows
-        self._values: dict[int, T] = {}
-        self._columns: dict[str, list[Any]] = {}
-
-    @classmethod
-    def of(cls, kind: type[T], values: Iterable[list[Any]]) -> "Rows[T]":
-        """Return the values whose fields, all of them in their JSON form, are in these lists."""
-        return cls(kind, _shortened(kind, [*values]))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
-        if isinstance(index, slice):
-            return tuple(map(self._value, range(len(self.rows))[index]))
-        return self._value(range(len(self.rows))[index])
-
-    def __iter__(self) -> Iterator[T]:
-        return map(self._value, range(len(self.rows)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rows | tuple) or len(self) != len(other):
-            return False
-        if not isinstance(other, Rows) or self.kind is not other.kind:
-            return tuple(self) == tuple(other)
-        pairs = enumerate(zip(self.rows, other.rows, strict=True))
-        return all(mine == its or self[index] == other[index] for index, (mine, its) in pairs)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def column(self, name: str) -> list[Any]:
-        """Return one field of each value."""
-        if name not in self._columns:
-            defaults = _defaults(self.kind)  # type: ignore[arg-type]  # a class is hashable
-            index, default, rows = list(defaults).index(name), defaults[name], self.rows
-            full = min(map(len, rows), default=0) > index
-            self._columns[name] = [row[index] if full or len(row) > index else default for row in rows]
-        return self._columns[name]
-
-    def _value(self, index: int) -> T:
-        if index not in self._values:
-            self._values[index] = self.kind(*self.rows[index])
-        return self._values[index]
-
-
-def column(values: Sequence[Any], name: str) -> list[Any]:
-    """Return one field of each of the ``values`` of a dataclass, without decoding them if they are `Rows`."""
-    return values.column(name) if isinstance(values, Rows) else [getattr(value, name) for value in values]
 
 
 class DecodeError(ValueError):
@@ -129,7 +50,7 @@ def encode(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if hasattr(value, _AS_ROW):
+        if is_row(value):
             return _encoded_row(value)
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -145,23 +66,7 @@ def encode(value: Any) -> Any:
 
 def _encoded_row(value: Any) -> list[Any]:
     kind: Any = type(value)
-    return _shortened(kind, [[encode(getattr(value, name)) for name in _defaults(kind)]])[0]
-
-
-def _shortened(kind: Any, rows: list[list[Any]]) -> list[list[Any]]:
-    """Remove the last items of each of the ``rows`` that have their defaults, and return the rows."""
-    with_default = rows
-    for default in reversed(_defaults(kind).values()):
-        with_default = [row for row in with_default if row[-1] == default]
-        for row in with_default:
-            row.pop()
-    return rows
-
-
-@cache
-def _defaults(kind: type) -> dict[str, Any]:
-    """Return the default of each field of a dataclass, in the order of the fields; MISSING for a field without one."""
-    return {field.name: field.default for field in dataclasses.fields(kind)}
+    return shortened(kind, [[encode(getattr(value, name)) for name in defaults_of(kind)]])[0]
 
 
 def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False) -> T:
@@ -214,7 +119,7 @@ def _reader(hint: Any, complete: bool) -> Read:
         return _mapping(_key(args[0], complete), _reader(args[1], complete))
     if dataclasses.is_dataclass(hint):
         as_object = _dataclass(hint, complete)
-        return _row(hint, as_object) if hasattr(hint, _AS_ROW) else as_object
+        return _row(hint, as_object) if is_row(hint) else as_object
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _one_of([member.value for member in hint], {member.value: member for member in hint})
     return _float if hint is float else _plain(hint)

@@ -27,10 +27,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.budget import reason_to_give_up, refilled
-from hpcelastic.protocol.codec import column
 from hpcelastic.protocol.groups import ranked_groups
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.rollback import rolled_back
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import (
     BY_SCHEDULER,

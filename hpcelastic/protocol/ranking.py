@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from typing import TypeAlias, TypeVar
 
-from hpcelastic.protocol.codec import column
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.state import Member, Participant, name_of
 
 K = TypeVar("K")

@@ -11,8 +11,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
-from hpcelastic.protocol.codec import Rows, column, renamed, row
+from hpcelastic.protocol.codec import renamed
 from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
+from hpcelastic.protocol.rows import Rows, column, positions, row
 from hpcelastic.protocol.settings import Settings
 
 
@@ -293,7 +294,7 @@ class State:
     @cached_property
     def ranks(self) -> Mapping[str, int]:
         """The group rank of each of the ``participants``, by node."""
-        return {node: index for index, node in enumerate(column(self.participants, "node"))}
+        return positions(self.participants, "node")
 
     @property
     def world_size(self) -> int:

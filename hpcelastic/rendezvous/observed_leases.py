@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
-from hpcelastic.protocol.leaders import COUNT
+from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Phase, Seen, View
+from hpcelastic.protocol.state import Member, Participant, Phase, Seen, State, View
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 
@@ -58,6 +58,9 @@ class ObservedLeases:
         self._viewed: tuple[Mapping[str, Seen], Member | None, View] = self.nodes, None, View({})
         """The last result of `view`, after the leases and the own lease of which it was made."""
 
+        self._led: tuple[State, View, list[Participant | Member]] = known.state, View({}), []
+        """The last result of `leaders`, after the state and the leases of which it was made."""
+
     @property
     def size(self) -> int:
         """The number of nodes that there are, as far as this node knows."""
@@ -105,6 +108,17 @@ class ObservedLeases:
             view = View({**self.nodes, own.node: Seen(own, alive=True)})
             self._viewed = self.nodes, own, view
         return replace(view, quorum_for=quorum_for, expected=expected) if quorum_for or expected is not None else view
+
+    def leaders(self) -> list[Participant | Member]:
+        """Return the leaders; none before another node is known."""
+        state = self._known.state
+        if not state.participants and not self.nodes:
+            return []
+        (led, seen, found), view = self._led, self.view()
+        if led is not state or seen is not view:
+            found = leaders(state, view, self.size)
+            self._led = state, view, found
+        return found
 
     def silence(self, node: str) -> float | None:
         """Return the seconds since a renewal of the node's lease was seen last; None if its lease was never seen."""

@@ -5,17 +5,18 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
-from hpcelastic.protocol.codec import column, encode
+from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import leader_rank, leaders, rivals
+from hpcelastic.protocol.leaders import leader_rank, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.publications import ends_the_round, grows, reports_loss
+from hpcelastic.protocol.rows import column
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.spread import part_of_interval
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
@@ -237,14 +238,14 @@ class Rendezvous:
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = self._suspicions.watchful or late or not self._lease.settled
-        nodes, found = self._leases.size, self._leaders()
+        nodes = self._leases.size
         self._lease.set_alone(nodes == 1)
-        rank = self._rank_among(found)
+        rank = self._leader_rank()
         started = self._leases.looked_at if self._leases.looked_at >= began else self._clock()
         self._schedule.record_poll(started, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.reads():
             self._schedule.read_within(seconds)
-        self._schedule.read_at_turn(self._turns.until_reading(found))
+        self._schedule.read_at_turn(self._turns.until_reading(self._leases.leaders()))
         if self._changes:
             self._schedule.read_within(self._times.poll)
         if (left := self._turns.pause) > 0:
@@ -345,20 +346,12 @@ class Rendezvous:
     def _notify_leaders(self) -> None:
         if not self._leaders_notified and self._known.number >= 0:
             self._leaders_notified = True
-            others = [leader for leader in self._leaders() if leader.node != self._node]
+            others = [leader for leader in self._leases.leaders() if leader.node != self._node]
             self._notifier.notify(others, self._known.number)
-
-    def _leaders(self) -> list[Participant | Member]:
-        """Return the leaders; none before another node is known."""
-        known = self._known.state.participants or self._leases.nodes
-        return leaders(self._known.state, self._leases.view(), self._leases.size) if known else []
 
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
-        return self._rank_among(self._leaders())
-
-    def _rank_among(self, found: Sequence[Participant | Member]) -> int | None:
-        own = self._lease.published
+        found, own = self._leases.leaders(), self._lease.published
         return leader_rank(found, self._known.state, own, self._leases.size) if found and own else None
 
     # Reading

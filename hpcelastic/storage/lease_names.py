@@ -43,6 +43,9 @@ _COUNTS = range(_REQUIRED, len(_NAME_FIELDS) + 1)
 """The possible numbers of fields."""
 
 _DEFAULTS = {field.name: field.default for field in fields(Member)}
+_BLANK = Member("", NodeState.READY, round=0, local_world_size=0, address="", port=0)
+"""A member to be filled. Nothing reads its cached property, which would be copied."""
+
 _NODE_STATE_INDEX, _ORDER_INDEX, _JOB_NODES_INDEX = (
     list(_NAME_FIELDS).index(field) for field in ("node_state", "order", "job_nodes")
 )
@@ -182,7 +185,7 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
         return None, False
     nodes = (_text(text) for text in dead if text)
     gone = tuple(node if "@" in node else f"{name_of(name.node)}@{node}" for node in nodes)
-    return Member(node=name.node, dead=gone, **known), "" not in dead
+    return _replaced(_BLANK, {"node": name.node, "dead": gone, **known}), "" not in dead
 
 
 def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member | None:
@@ -197,12 +200,15 @@ def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member
         node_state, round, rest = name.text.rpartition("~")[2].split(",", 2)
         if before.text.rpartition("~")[2].split(",", 2)[2] != rest:
             return None
-        values = member.__dict__.copy()
-        values["node_state"], values["round"] = _STATES[node_state], int(round)
+        return _replaced(member, {"node_state": _STATES[node_state], "round": int(round)})
     except (LookupError, ValueError):
         return None
-    found = object.__new__(Member)  # dataclasses.replace sets each of the many fields anew
-    object.__setattr__(found, "__dict__", values)
+
+
+def _replaced(member: Member, values: dict[str, Any]) -> Member:
+    """Return ``member`` with other ``values``. `dataclasses.replace` sets each of the many fields anew."""
+    found = object.__new__(Member)
+    object.__setattr__(found, "__dict__", member.__dict__ | values)
     return found
 
 

@@ -106,9 +106,10 @@ class OwnLease:
     def _rename(self) -> bool:
         """Rename the file for the next heartbeat; return False if it does not have its last name."""
         name = self._next_name()
-        with files.as_store_error(self._directory / name):
+        path = self._directory / name
+        with files.as_store_error(path):
             try:
-                retry(lambda: os.replace(self._directory / self._name, self._directory / name))
+                retry(lambda: os.replace(self._directory / self._name, path))
             except OSError as error:
                 if not may_have_succeeded(error):
                     raise

@@ -54,8 +54,8 @@ def test_only_neighbours_with_a_network_are_watched() -> None:
     members[3] = replace(members[3], notification_port=0)
     for rank in (0, 3, 7):
         it = NetworkNotifier(cast(Network, SimpleNamespace(watch=lambda *it: watched_calls.append(it))), f"n{rank}@0-a")
-        for known in (members, decode(Round, encode(Round(members))).members):
-            it.watch(known, 1)
+        for version, known in enumerate((members, decode(Round, encode(Round(members))).members)):
+            it.watch(known, version)
     ports = [{peer.port - 4000 for peer in peers} for peers, _ in watched_calls]
     assert ports == [{1, 5, 19, 16}] * 2 + [set()] * 2 + [{8, 11, 6, 2}] * 2
     outside = NetworkNotifier(cast(Network, SimpleNamespace(watch=lambda *it: watched_calls.append(it))), "user@1")

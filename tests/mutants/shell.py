@@ -354,6 +354,8 @@ MUTANTS = {
     "nodes that are no leaders read when a round ends if that was due": Patch(
         POLLING, "read or (ended and result.rank != 0)", "read or (ended and bool(result.rank))"
     ),
+    "the leaders of an older state lead": Patch(OBSERVED_LEASES, "if led is not state or ", "if "),
+    "the leaders of an older reading lead": Patch(OBSERVED_LEASES, " or seen is not view:", ":"),
     "a lease that a listing misses delays a round": Patch(
         OBSERVED_LEASES, "complete=state.phase is Phase.JOINING", "complete=False"
     ),
@@ -721,6 +723,8 @@ BY_TESTS = {
     "a ready member leads twice": "tests/protocol/test_leaders.py",
     "other leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
     "nodes that are no leaders read when a round ends if that was due": "tests/protocol/test_polling.py",
+    "the leaders of an older state lead": "tests/rendezvous/test_observed_leases.py",
+    "the leaders of an older reading lead": "tests/rendezvous/test_observed_leases.py",
     "a lease that a listing misses delays a round": "tests/rendezvous/test_rendezvous.py",
     "a lease that a listing misses is looked for at any time": "tests/rendezvous/test_rendezvous.py",
     "a lease that a listing misses is not looked for": "tests/storage/test_leases.py",

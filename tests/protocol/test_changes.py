@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.protocol.changes import MAX_LENGTH, changed, difference, pack, unpack
-from hpcelastic.protocol.codec import DecodeError, Rows, decode, encode
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.rows import Rows
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Cause, Failure, Participant, Phase, State
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.doctor.verdict import FilesystemReport
-from hpcelastic.protocol.codec import DecodeError, Rows, column, decode, encode, renamed
+from hpcelastic.protocol.codec import DecodeError, decode, encode, renamed
 from hpcelastic.protocol.events import Leaving
+from hpcelastic.protocol.rows import Rows, column, positions
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Participant, Phase, State
 from tests.protocol.builders import failure, member, running
@@ -323,6 +324,7 @@ def test_a_column_of_rows_is_that_of_their_values(members: tuple[Participant, ..
     rows = decode(Group, encode(Group(members))).members
     for name in ("node", "local_world_size", "topology", "role"):
         assert column(rows, name) == column(members, name) == [getattr(member, name) for member in members]
+    assert positions(rows, "node") == positions(members, "node") == {m.node: i for i, m in enumerate(members)}
     assert not members or not (isinstance(rows, Rows) and rows._values), "no value is decoded for that"
     assert encode(Group(rows)) == encode(Group(members))
 

@@ -52,6 +52,7 @@ _AS_THEY_ARE = {
     "hpcelastic.errors",
     "hpcelastic.protocol.findings",
     "hpcelastic.protocol.peers",
+    "hpcelastic.protocol.rows",
     "hpcelastic.protocol.settings",
     "hpcelastic.protocol.state",
     "hpcelastic.training.token",

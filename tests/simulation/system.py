@@ -12,7 +12,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from hpcelastic.protocol.codec import DecodeError, Rows, column, decode, encode, updated
+from hpcelastic.protocol.codec import DecodeError, decode, encode, updated
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage.mounts import UNKNOWN
 from hpcelastic.storage.mounts import Mount as Mounted
@@ -127,8 +127,6 @@ class System:
                 decode=self.decode,
                 encode=self.encode,
                 updated=updated,
-                column=column,
-                Rows=Rows,
                 DecodeError=DecodeError,
             ),
         }
