@@ -155,8 +155,11 @@ class Referee:
         """The user has reopened the run as ``state``."""
         self._version += 1
 
-    def committed(self, number: int, old: State, new: State, writer: str, now: float) -> None:
-        """Version ``number`` of the register was written."""
+    def committed(self, number: int, old: State, new: State, writer: str, now: float, interval: float) -> None:
+        """Version ``number`` of the register was written.
+
+        Nodes that are no leaders read the leases every ``interval`` seconds.
+        """
         _demand(number == self._version + 1, f"version {number} was written after version {self._version}")
         self._version = number
         _demand(new.phase in _STEPS.get(old.phase, ()), f"a run went from {old.phase.value} to {new.phase.value}")
@@ -169,9 +172,10 @@ class Referee:
         if formed:
             self._began[new.round] = now
             self._judge_round(old, new)
-            # A writer that was disturbed may have seen an older renewal only at its end, and waits for its expiry.
+            # A writer that was disturbed may have seen an older renewal only at its end, and waits for its expiry. A
+            # writer that is no leader may have seen it an interval later.
             sees = now > self.disturbed_until[writer] + _LATE
-            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
+            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD + interval]
             _demand(not dead, f"{dead} died long ago and are members of round {new.round}")
         _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
         if pending and old.phase is Phase.RUNNING:

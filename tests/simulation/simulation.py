@@ -176,14 +176,18 @@ class Simulation:
         for name in self._names:
             if nodes.most_of(node.member.topology for node in self.live() if not node.leaving) < nodes.min:
                 self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
-        rarely = len(self.nodes) ** 2 / self.code.module(POLLING)._MAX_LEASE_RATE  # others than the leaders read then
-        deadline = self.now + SETTLED + self.scenario.traits.negative + rarely
+        deadline = self.now + SETTLED + self.scenario.traits.negative + self._reading_interval
         while self.live() and self.now < deadline:
             self.advance(self.now + 1.0)
         if not self.state.phase.final or self.live():
             stuck = {node.id: f"{node.member.node_state.value} {node.member.round}" for node in self.live()}
             where = f"{self.state.phase.value}, round {self.state.round}"
             raise Violation(f"stuck in {where}: {self.state.reason}; {stuck}")
+
+    @property
+    def _reading_interval(self) -> float:
+        """Seconds between two readings of the leases by a node that is no leader."""
+        return float(len(self.nodes) ** 2 / self.code.module(POLLING)._MAX_LEASE_RATE)
 
     def end_all_tasks(self) -> None:
         """End all tasks."""
@@ -267,7 +271,7 @@ class Simulation:
         if number == 1 or (old.phase.final and new.phase is Phase.JOINING and writer == "user"):
             self.referee.reopened(new)
         else:
-            self.referee.committed(number, old, new, writer, self.now)
+            self.referee.committed(number, old, new, writer, self.now, self._reading_interval)
 
     @property
     def calm(self) -> bool:

@@ -25,6 +25,7 @@ FOUND = {
     "a drained node that leaves after its grace period": ("warnings", 34683),
     "a request that an outdated read makes seem done": ("everything", 37110),
     "a drain whose end the user requests after that of the run": ("everything", 8000004473),
+    "a writer that is no leader": ("hung disks, and no worker notices", 2720901312),
 }
 """Seeds that have found a bug, in the protocol or in the referee, and their profiles."""
 
