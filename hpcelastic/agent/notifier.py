@@ -25,7 +25,7 @@ class NetworkNotifier:
         self._network, self._node = network, node
         self._members: Sequence[Participant] = ()
         self._peers: list[Peer] = []
-        self._watched: tuple[list[Peer], int] = [], -1
+        self._version = -1
 
     @property
     def healthy(self) -> bool:
@@ -36,11 +36,10 @@ class NetworkNotifier:
         self._network.notify(map(peer_of, nodes), version, change)
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
-        if members is not self._members:
-            self._members, self._peers = members, [peer_of(member) for member in self._neighbours(members)]
-        if (self._peers, version) != self._watched:
-            self._watched = self._peers, version
-            self._network.watch(self._peers, version)
+        peers = self._peers if members is self._members else [*map(peer_of, self._neighbours(members))]
+        if (peers, version) != (self._peers, self._version):
+            self._network.watch(peers, version)
+        self._members, self._peers, self._version = members, peers, version
 
     def _neighbours(self, members: Sequence[Participant]) -> list[Participant]:
         """Return the neighbours of this node in the ring of those ``members`` that have a network."""
