@@ -97,12 +97,21 @@ class Directory:
 
 
 class Server:
-    """The true content. ``published`` is called for every name, except those of drafts, that gets a content."""
+    """The true content.
+
+    ``published`` is called for every name, except those of drafts, that gets a content, and ``listed`` for every
+    listing of a directory.
+    """
 
     def __init__(
-        self, clock: Clock, random: Random, traits: Traits, published: Callable[[str, bytes, "Mount"], None]
+        self,
+        clock: Clock,
+        random: Random,
+        traits: Traits,
+        published: Callable[[str, bytes, "Mount"], None],
+        listed: Callable[[str, "Mount"], None],
     ) -> None:
-        self.clock, self.random, self.traits, self.published = clock, random, traits, published
+        self.clock, self.random, self.traits, self.published, self.listed = clock, random, traits, published, listed
         self._remembered = max(traits.staleness, traits.listing) + _AMID
         """Seconds for which a removed name can have an effect."""
 
@@ -478,6 +487,7 @@ class Mount:
 
     def _listed(self, path: str) -> list[str]:
         directory = self.server.directory(path)
+        self.server.listed(path, self)
         lag, now = self._traits.listing, self.clock.now
         found = {name: True for name, changes in directory.names.items() if changes[-1][1] is not None}
         if lag and directory.recent and directory.recent[-1][0] > now - lag:

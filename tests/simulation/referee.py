@@ -4,6 +4,7 @@ The simulated nodes report each action: running worker groups, groups that faile
 end of disturbances. The referee calls no code under test except the values of `hpcelastic.protocol.state`.
 """
 
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import replace
@@ -23,6 +24,9 @@ _LONG_DEAD = 20.0
 
 _LATE = 8.0
 """Seconds of them from the expiry of the lease on."""
+
+_STALE = 3.0
+"""Seconds after which a reading of the leases shows the last renewal of a lease."""
 
 
 class Violation(AssertionError):
@@ -62,6 +66,9 @@ class Referee:
         """By node: when it was last killed, frozen, disconnected from the disk or told to leave; inf while that
         lasts."""
 
+        self._looks: dict[str, list[float]] = defaultdict(list)
+        """By node: the times at which it has read the leases."""
+
         self.begun: dict[int, int] = defaultdict(int)
         """By worker: additions to the counter that it has begun."""
 
@@ -98,6 +105,10 @@ class Referee:
     def disturbed(self, node: str, until: float) -> None:
         """A node may be called lost until that time, and later only if it is disturbed again."""
         self.disturbed_until[node] = max(until, self.disturbed_until[node])
+
+    def looked(self, node: str, now: float) -> None:
+        """A node reads the leases."""
+        self._looks[node].append(now)
 
     def fenced(self, round: int) -> None:
         """A node's lease has expired, and its workers of a round were killed."""
@@ -172,10 +183,10 @@ class Referee:
         if formed:
             self._began[new.round] = now
             self._judge_round(old, new)
-            # A writer that was disturbed may have seen an older renewal only at its end, and waits for its expiry. A
-            # writer that is no leader may have seen it an interval later.
+            # A writer that was disturbed may have seen an older renewal only at its end, and waits for its expiry.
             sees = now > self.disturbed_until[writer] + _LATE
-            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD + interval]
+            seen_at = {p.node: self._saw_last_renewal(writer, p.node, interval) for p in new.participants if sees}
+            dead = [node for node, seen in seen_at.items() if now - seen > _LONG_DEAD]
             _demand(not dead, f"{dead} died long ago and are members of round {new.round}")
         _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
         if pending and old.phase is Phase.RUNNING:
@@ -311,6 +322,15 @@ class Referee:
 
     def _is_final(self, participant: Participant, state: State) -> bool:
         return (participant.node, state.round) in self._final
+
+    def _saw_last_renewal(self, writer: str, node: str, interval: float) -> float:
+        """Return when ``writer`` has seen the last renewal of a node at the latest; inf if that node is not gone.
+
+        A writer that is no leader reads the leases every ``interval`` seconds.
+        """
+        gone_at, looks = self.gone_at[node], self._looks[writer]
+        first = bisect(looks, gone_at + _STALE)
+        return min([gone_at + interval, *looks[first : first + 1]])
 
     def _disturbed(self, node: str, round: int) -> bool:
         return self.disturbed_until[node] >= self._began.get(round, inf)

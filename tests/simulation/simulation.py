@@ -84,7 +84,7 @@ class Simulation:
         self.code.module(LEADERS).COUNT = self.random.choice([1, 3]) if large else 3
         self.code.module(LEADERS)._WATCHERS = self.random.choice([1, 10]) if large else 10
         self._simulate_processes_of_guard()
-        self.server = Server(self.clock, self.random, scenario.traits, self._published)
+        self.server = Server(self.clock, self.random, scenario.traits, self._published, self._listed)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
         self.nodes: list[Node] = []
         self._by_id: dict[str, Node] = {}
@@ -229,6 +229,13 @@ class Simulation:
             self.judge(partial(self._document, path, data, by))
         elif path == "/run/published/latest":
             self.judge(partial(self._moved, path))
+
+    def _listed(self, path: str, by: Mount) -> None:
+        """A directory is listed."""
+        if path == self.paths.leases:
+            for node in self.nodes:
+                if node.mount is by:
+                    self.referee.looked(node.id, self.now)
 
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
