@@ -109,7 +109,7 @@ class Server:
         random: Random,
         traits: Traits,
         published: Callable[[str, bytes, "Mount"], None],
-        listed: Callable[[str, "Mount"], None],
+        listed: Callable[[str, "Mount"], None] = lambda path, by: None,
     ) -> None:
         self.clock, self.random, self.traits, self.published, self.listed = clock, random, traits, published, listed
         self._remembered = max(traits.staleness, traits.listing) + _AMID
