@@ -61,7 +61,7 @@ class Cluster:
         self.code = Code(())  # of its own, because modules in it are replaced
         self.code.system.start(self.clock.random)
         self.servers = Servers(self.clock, model)
-        self.server = Server(self.clock, self.clock.random, Traits(pace=0.0), lambda path, data, by: None)
+        self.server = Server(self.clock, self.clock.random, Traits(pace=0.0))
         nodes = NodeRange(least or size, size)
         self.settings = advise(Settings(nodes, restarts=RestartSettings(0)), FilesystemReport(safe=True))
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path

@@ -108,8 +108,8 @@ class Server:
         clock: Clock,
         random: Random,
         traits: Traits,
-        published: Callable[[str, bytes, "Mount"], None],
-        listed: Callable[[str, "Mount"], None] = lambda path, by: None,
+        published: Callable[[str, bytes, "Mount"], None] = lambda *_: None,
+        listed: Callable[[str, "Mount"], None] = lambda *_: None,
     ) -> None:
         self.clock, self.random, self.traits, self.published, self.listed = clock, random, traits, published, listed
         self._remembered = max(traits.staleness, traits.listing) + _AMID

@@ -67,7 +67,7 @@ class Referee:
         lasts."""
 
         self._looks: dict[str, list[float]] = defaultdict(list)
-        """By node: the times at which it has read the leases."""
+        """By node: the times at which it has listed the leases."""
 
         self.begun: dict[int, int] = defaultdict(int)
         """By worker: additions to the counter that it has begun."""
@@ -107,7 +107,7 @@ class Referee:
         self.disturbed_until[node] = max(until, self.disturbed_until[node])
 
     def looked(self, node: str, now: float) -> None:
-        """A node reads the leases."""
+        """A node lists the leases."""
         self._looks[node].append(now)
 
     def fenced(self, round: int) -> None:
