@@ -181,12 +181,9 @@ class EtcdV3:
 
     def expire(self, keys: Mapping[str, Any], seconds: float) -> None:
         lease = self._request("lease/grant", {"TTL": str(int(seconds))})["ID"]
-        conditional = {key: token for key, token in keys.items() if token is not None}
-        for key, token in conditional.items():
-            self._txn([self._compare_revision(key, token)], [self._put_with_lease(key, lease)])
-        unconditional = [key for key in keys if key not in conditional]
-        for start in range(0, len(unconditional), _MAX_OPERATIONS):
-            self._txn([], [self._put_with_lease(key, lease) for key in unconditional[start : start + _MAX_OPERATIONS]])
+        changes = [self._put_with_lease(key, token, lease) for key, token in keys.items()]
+        for start in range(0, len(changes), _MAX_OPERATIONS):
+            self._txn([], changes[start : start + _MAX_OPERATIONS])
 
     def delete(self, key: str) -> bool:
         return "deleted" in self._request("kv/deleterange", {"key": self._key(key)}, once=True)
@@ -214,9 +211,15 @@ class EtcdV3:
         """Return a request to set the key's value."""
         return {"requestPut": {"key": self._key(key), "value": _base64(text), **self._lease}}
 
-    def _put_with_lease(self, key: str, lease: str) -> dict[str, Any]:
-        """Return a request to keep the key's value for the duration of the server's ``lease``."""
-        return {"requestPut": {"key": self._key(key), "ignore_value": True, "lease": lease}}
+    def _put_with_lease(self, key: str, token: Any, lease: str) -> dict[str, Any]:
+        """Return a request to keep the key's value for the duration of the server's ``lease``.
+
+        It changes nothing if there is no record, or if ``token`` is not None and the record has another one.
+        """
+        exists = {"key": self._key(key), "target": "VERSION", "result": "GREATER", "version": "0"}
+        compare = exists if token is None else self._compare_revision(key, token)
+        put = {"requestPut": {"key": self._key(key), "ignore_value": True, "lease": lease}}
+        return {"requestTxn": {"compare": [compare], "success": [put]}}
 
     def _key(self, key: str) -> str:
         return _base64(f"{self._root}{key}")

@@ -19,6 +19,7 @@ from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.state import NodeState
 from hpcelastic.storage.paths import RunPaths
+from tests.cli.shell import eventually
 from tests.protocol.builders import member
 
 Connect = Callable[[str, str, bool], EtcdV2 | EtcdV3]
@@ -164,3 +165,16 @@ def test_processes_begin_with_different_members(monkeypatch: pytest.MonkeyPatch)
             members.records.get("state")
         orders.append(members.names)
     assert orders == [["n1", "n2", "n3"], ["n2", "n3", "n1"], ["n3", "n1", "n2"]]
+
+
+@pytest.mark.parametrize("version", [connect, connect_v2], ids=["version 3", "version 2"])
+def test_records_expire_although_others_were_deleted_or_changed(version: Connect, etcd: EtcdServer) -> None:
+    records = version(etcd.endpoint, secrets.token_hex(6), True)
+    for key in ("state", "nodes/a", "nodes/b", "nodes/deleted", "nodes/changed"):
+        records.set(key, "1")
+    tokens = {key: record.token for key in ("state", "nodes/changed") if (record := records.get(key))}
+    records.delete("nodes/deleted")
+    records.set("nodes/changed", "2")
+    leases = dict.fromkeys(("nodes/deleted", *(f"nodes/none{i}" for i in range(200)), "nodes/a", "nodes/b"))
+    records.expire({**leases, **tokens}, 1.0)
+    eventually(lambda: records.get("state") is None and records.all("nodes/") == {"nodes/changed": "2"})
