@@ -158,7 +158,8 @@ class EtcdV3:
         return Record(_value(found[0]), found[0]["mod_revision"]) if found else None
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        return self._txn([self._compare_revision(key, token)], [self._put(key, text)])
+        request = {"compare": [self._compare_revision(key, token)], "success": [self._put(key, text)]}
+        return bool(self._request("kv/txn", request, once=True).get("succeeded", False))
 
     def set(self, key: str, text: str) -> None:
         self._tokens[key] = _written(text, self._tokens.get(key), lambda token: self._replace(key, token, text))
@@ -183,7 +184,7 @@ class EtcdV3:
         lease = self._request("lease/grant", {"TTL": str(int(seconds))})["ID"]
         changes = [self._put_with_lease(key, token, lease) for key, token in keys.items()]
         for start in range(0, len(changes), _MAX_OPERATIONS):
-            self._txn([], changes[start : start + _MAX_OPERATIONS])
+            self._request("kv/txn", {"success": changes[start : start + _MAX_OPERATIONS]})
 
     def delete(self, key: str) -> bool:
         return "deleted" in self._request("kv/deleterange", {"key": self._key(key)}, once=True)
@@ -198,10 +199,6 @@ class EtcdV3:
             raise self._error(status, answer)
 
     def close(self) -> None: ...
-
-    def _txn(self, compare: list[dict[str, Any]], success: list[dict[str, Any]]) -> bool:
-        request = {"compare": compare, "success": success}
-        return bool(self._request("kv/txn", request, once=bool(compare)).get("succeeded", False))
 
     def _compare_revision(self, key: str, token: Any) -> dict[str, Any]:
         # A key that was never written has mod_revision 0.
