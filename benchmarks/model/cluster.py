@@ -49,7 +49,8 @@ class Effort:
     """Bytes from the data server to all nodes."""
 
     processor: float
-    """Processor time in seconds, of all nodes together."""
+    """Processor time in seconds, of all nodes together. On shared processors, that until the last node had started
+    the workers: what other nodes do after they have started theirs may still wait then."""
 
 
 class Cluster:
@@ -74,6 +75,9 @@ class Cluster:
         """The newest round of which a node has started workers."""
 
         self._running_in: dict[int, int] = {}
+        self._used_at_start = 0.0
+        """The processor time of all nodes together when a node started workers last; 0 if they share no processors."""
+
         self._states: dict[tuple[int, bytes], tuple[State, State, float]] = {}
         """States by the one before and the change: the one before, the state, and the seconds to find it."""
 
@@ -164,6 +168,7 @@ class Cluster:
     def workers_started(self, node: Node, round: int) -> None:
         node.started[round] = self.clock.now
         self._running_in[round] = self._running_in.get(round, 0) + 1
+        self._used_at_start = self._processors.done if self._processors else 0.0
         self.round = max(round, self.round)
 
     def lost(self, node: Node) -> None:
@@ -214,21 +219,26 @@ class Cluster:
     def measure(self, done: Callable[[], bool], timeout: float = 600.0) -> Effort:
         before = [node.mount.requests for node in self.nodes]
         began, messages, read = self.clock.now, self.messages, self.servers.read
-        used, total = sum(node.meter.used for node in self.nodes), self.servers.requests
+        used, total = self._used, self.servers.requests
         end = began + timeout
         while not done():
             if self.clock.now >= end:
                 raise TimeoutError(f"no round after {timeout:g} s: {self._running_in}; {self.failed[:3]}")
             self.clock.advance(self.clock.now + _STEP)
-        last = max((at for node in self.nodes for at in node.started.values() if at > began), default=self.clock.now)
+        starts = [at for node in self.nodes for at in node.started.values() if at > began]
         return Effort(
-            last - began,
+            max(starts, default=self.clock.now) - began,
             self.servers.requests - total,
             max(node.mount.requests - old for node, old in zip(self.nodes, before, strict=True)),
             self.messages - messages,
             self.servers.read - read,
-            sum(node.meter.used for node in self.nodes) - used,
+            (self._used_at_start if starts and self._processors else self._used) - used,
         )
+
+    @property
+    def _used(self) -> float:
+        """The processor time of all nodes together until now."""
+        return self._processors.done if self._processors else sum(node.meter.used for node in self.nodes)
 
     def idle(self, seconds: float) -> Effort:
         """Let nothing happen for a time."""

@@ -13,7 +13,7 @@ class Queue:
         self._clock = clock
         self._free = [0.0] * servers
         self.busy = 0.0
-        """Seconds for which the servers have worked, all together."""
+        """Seconds for which the servers have worked, all together, with the requests that wait."""
 
     def take(self, seconds: float, delay: float = 0.0) -> float:
         """Return in how many seconds a request is done that arrives in ``delay`` seconds and takes ``seconds``."""
@@ -21,6 +21,11 @@ class Queue:
         start = max(self._clock.now + delay, self._free[0])
         heapq.heapreplace(self._free, start + seconds)
         return start + seconds - self._clock.now
+
+    @property
+    def done(self) -> float:
+        """Seconds for which the servers have worked until now, all together, if no request came with a delay."""
+        return self.busy - sum(max(0.0, free - self._clock.now) for free in self._free)
 
 
 class Meter:

@@ -27,6 +27,29 @@ def test_requests_wait_for_each_other() -> None:
     assert one.busy == two.busy == 3.0
 
 
+def test_the_time_that_servers_have_worked_is_without_what_waits() -> None:
+    clock = Clock(Random(0))
+    queue = Queue(clock, servers=2)
+    for _ in range(3):
+        queue.take(1.0)
+    found = [queue.done]
+    for now in (0.5, 1.5, 5.0):
+        clock.advance(now)
+        found.append(queue.done)
+    assert found == [0.0, 1.0, 2.5, 3.0]
+
+
+def test_the_processor_time_of_an_event_fits_into_its_duration() -> None:
+    cluster = Cluster(30, Model(processor=Processor(turn=0.02, shared=2)), least=15)
+    cluster.start()
+    formed = cluster.until_round(1, 30)
+    cluster.lose([15])
+    followed = cluster.until_round(2, 29)
+    cluster.close()
+    for event in (formed, followed):
+        assert 0 < event.processor <= 2 * event.seconds
+
+
 def test_a_round_forms_and_continues_without_a_lost_node(cluster: Cluster) -> None:
     cluster.start()
     formed = cluster.until_round(1, 100)
