@@ -124,8 +124,9 @@ class Run:
 
         A worker that stays may have another rank: its peers may have begun a round without a node that came late.
         A worker that was killed because it was not parked in time does not count: gloo sometimes keeps a worker in a
-        collective whose peer was killed, or that left while they connected (docs/workers.md). But not all of them can
-        be such workers.
+        collective whose peer was killed, or that left while they connected (docs/workers.md). That may happen to all
+        workers in a later round, whose nodes had hardly begun when another one joined. At the end of round 1 at least
+        one worker must have been parked.
         """
         ended = [event for event in self.departures() if event["round"] < round and event.get("seconds") is not None]
         slow = {(event["node"], event["round"]) for event in ended if event["seconds"] >= WorkerSettings.park_grace}
@@ -138,12 +139,18 @@ class Run:
         }
         after = self.pids(round).values()
         replaced = {rank for rank, pid in before.items() if pid not in after}
-        return replaced if replaced == {*before} else replaced - of_slow
+        parked = any(event["round"] == 1 for event in self.events("workers parked"))
+        return replaced - of_slow if parked else replaced
 
     def departures(self) -> list[dict[str, Any]]:
         """Return how workers have left their rounds."""
         kinds = ("workers parked", "workers stopped", "worker ended", "worker interrupted")
         return [event for kind in kinds for event in self.events(kind)]
+
+    def story(self) -> str:
+        """Return how rounds have begun and ended, one event in a line."""
+        changes = [*self.events("state changed"), *self.events("workers started"), *self.departures()]
+        return "\n".join(str(event) for event in sorted(changes, key=lambda event: event["time"]))
 
     def note(self, name: str) -> str:
         path = self._shell.directory / "notes" / name

@@ -177,7 +177,7 @@ def test_a_hang_is_named_and_ended(shell: Shell, case: Case) -> None:
     assert case.place in event["text"]
     if not case.unnamed:
         assert event["ranks"] == [CULPRIT] and event["certain"] == case.certain, event
-        assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed
+        assert run.replaced(before, round) == {CULPRIT}, run.story()  # the others have stayed
     directory = Path(event["path"])
     assert case.place in (directory / "verdict.txt").read_text()
     assert sorted(path.name for path in directory.glob("n*.json")) == ["n0.json", "n1.json", "n2.json"]

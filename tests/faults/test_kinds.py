@@ -50,7 +50,7 @@ def test_a_fault_of_a_worker_is_named_and_the_run_continues(shell: Shell, fault:
     status = shell.command("status", "runs/r").stdout
     output = run.finish()
     assert f"rank {CULPRIT} failed: {fault.message}" in output, output
-    assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed
+    assert run.replaced(before, round) == {CULPRIT}, run.story()  # the others have stayed
     assert "1 of 3" in status, status
 
 
@@ -68,4 +68,4 @@ def test_a_fault_of_a_node(shell: Shell, fault: NodeFault) -> None:
     round = run.await_workers(NODES if fault.returns else NODES - 1)
     (end, *_) = ends(run)
     assert fault.reason in end["reason"], end
-    assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed
+    assert run.replaced(before, round) == {CULPRIT}, run.story()  # the others have stayed

@@ -57,4 +57,4 @@ def test_a_fault_is_explained_and_the_others_stay(shell: Shell, tmp_path: Path, 
     assert (found.node, found.rank) == (f"n{CULPRIT}", CULPRIT), found
     assert not fault.cause or (found.id, found.blame) == (fault.cause, fault.blame), found
     replaced = {rank for rank, pid in run.pids(round).items() if before[rank] != pid}
-    assert replaced == {CULPRIT}, run.departures()  # the others have stayed
+    assert replaced == {CULPRIT}, run.story()  # the others have stayed

@@ -50,7 +50,7 @@ def test_a_hang_is_named_and_ended(shell: Shell, fault: str, verdict: str, place
     assert event["certain"] and place in event["text"], event
     after = run.pids(round)
     replaced = {rank for rank, pid in after.items() if before[rank] != pid}
-    assert replaced == {CULPRIT}, run.departures()  # the others have stayed
+    assert replaced == {CULPRIT}, run.story()  # the others have stayed
     run.finish()
 
 
