@@ -706,7 +706,7 @@ BY_TESTS = {
     "a node that is no member of the round is suspected": "tests/rendezvous/test_notifications.py",
     "a node reports what another one has reported": "tests/rendezvous/test_notifications.py",
     "a node looks again at once at what another one has reported": "tests/rendezvous/test_notifications.py",
-    "a report of an old round ends the newest one": "tests/rendezvous/test_notifications.py",
+    "a report of an old round ends the newest one": "tests/protocol/test_publications.py",
     "a probe does not hasten a look": "tests/rendezvous/test_notifications.py",
     "each notification of a known version is a probe": "tests/rendezvous/test_notifications.py",
     "only a node whose renewal is missing is probed": "tests/rendezvous/test_probes.py",
