@@ -14,6 +14,9 @@ from tests.cli.shell import TIMEOUT, Shell, eventually
 _ATTEMPTS = 5
 """On a busy machine a node may come too late for the first round. Then a run begins again."""
 
+_DEPARTURES = ("workers parked", "workers stopped", "worker ended", "worker interrupted")
+"""The kinds of events of workers that leave a round."""
+
 
 class Run:
     """A run of agents on this machine, of which each is a node. All of them are in its first round."""
@@ -115,9 +118,10 @@ class Run:
             time.sleep(0.02)
         return "".join(outputs)
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        """Return the events of these kinds by time."""
         lines = read_event_lines(self._shell.directory / "runs/r/events")
-        return [event for event in lines if event["event"] == kind]
+        return [event for event in lines if event["event"] in kinds]
 
     def replaced(self, before: dict[int, int], round: int) -> set[int]:
         """Return the ranks of round 1, in the processes ``before``, whose processes are not in a later round.
@@ -128,7 +132,8 @@ class Run:
         workers in a later round, whose nodes had hardly begun when another one joined. At the end of round 1 at least
         one worker must have been parked.
         """
-        ended = [event for event in self.departures() if event["round"] < round and event.get("seconds") is not None]
+        departures = self.events(*_DEPARTURES)
+        ended = [event for event in departures if event["round"] < round and event.get("seconds") is not None]
         slow = {(event["node"], event["round"]) for event in ended if event["seconds"] >= WorkerSettings.park_grace}
         of_slow = {
             rank
@@ -139,18 +144,12 @@ class Run:
         }
         after = self.pids(round).values()
         replaced = {rank for rank, pid in before.items() if pid not in after}
-        parked = any(event["round"] == 1 for event in self.events("workers parked"))
+        parked = any(event["event"] == "workers parked" and event["round"] == 1 for event in departures)
         return replaced - of_slow if parked else replaced
-
-    def departures(self) -> list[dict[str, Any]]:
-        """Return how workers have left their rounds."""
-        kinds = ("workers parked", "workers stopped", "worker ended", "worker interrupted")
-        return [event for kind in kinds for event in self.events(kind)]
 
     def story(self) -> str:
         """Return how rounds have begun and ended, one event in a line."""
-        changes = [*self.events("state changed"), *self.events("workers started"), *self.departures()]
-        return "\n".join(str(event) for event in sorted(changes, key=lambda event: event["time"]))
+        return "\n".join(str(event) for event in self.events("state changed", "workers started", *_DEPARTURES))
 
     def note(self, name: str) -> str:
         path = self._shell.directory / "notes" / name
