@@ -59,7 +59,8 @@ def find_run(backend: Backend, run_id: str, settings: Settings, writer: str, clo
     register, began = backend.register(writer), clock()
     version = _read_visible(register)
     if version.number == 0:
-        register.commit(0, encode(State(run_id, settings)))
+        with contextlib.suppress(VisibilityError):  # another node has created the run since that reading
+            register.commit(0, encode(State(run_id, settings)))
         version = _read_visible(register)
     state = decode_state(register, version)
     if state.run_id != run_id:

@@ -767,6 +767,19 @@ def test_a_node_that_does_not_see_the_new_run_yet_waits_for_it(
             open_run(world.backend, "run", world.settings, "b")
 
 
+def test_a_node_that_loses_the_creation_to_a_version_it_does_not_see_yet_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node creates the run while this one does, and this client remembers that its first version was absent."""
+    world = make_world(tmp_path, 1, 2)
+    read_json, list_names, reads, lists = files.read_json, files.names, itertools.count(), itertools.count()
+    # Nothing is listed by the reading before the commit, and by the first of the two listings in the commit.
+    monkeypatch.setattr(files, "names", lambda directory: [] if next(lists) < 2 else list_names(directory))
+    monkeypatch.setattr(files, "read_json", lambda path: None if next(reads) < 3 else read_json(path))
+    monkeypatch.setattr(FileBackend, "register", lambda self, writer: Register(world.paths.register, writer, 9, 0.0))
+    assert open_run(world.backend, "run", world.settings, "b") == State("run", world.settings)
+
+
 def test_one_of_many_that_open_a_run_creates_it(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.register.mkdir(parents=True)
